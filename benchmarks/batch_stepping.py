@@ -1,0 +1,158 @@
+"""How close does MujocoBatch come to bare physics? `python -m benchmarks.batch_stepping [--json]`
+
+Hopper, two threads, random actions, environments reset when they end. The ways of stepping are measured by turns, in
+one process, so that whatever else the machine does slows all of them alike; medians over the repetitions are reported.
+
+The yardstick is a loop over `mj_step` in two threads that meet only at the end, with no observation, reward or check.
+It replays a recording of MujocoBatch, the same actions and the same resets at the same moments, so that it simulates
+the same states (airborne robots are cheaper than fallen ones); that the last states agree bit for bit is checked.
+"""
+
+# MuJoCo's compiled modules come without type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import mujoco
+import numpy as np
+from gymnasium.vector import SyncVectorEnv, VectorEnv
+from numpy.typing import NDArray
+
+import rpsp.environments  # registers rpsp/Hopper-v5
+from rpsp.mujoco_batch import MujocoBatch
+
+THREADS = 2
+REPETITIONS = 7
+SAMPLES = 10_000
+"""Environment steps per measurement: one iteration of the paper's Hopper."""
+
+assert rpsp.environments
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What happened in a run of MujocoBatch: enough to simulate it again."""
+
+    actions: NDArray[np.float32]
+    restarts: list[dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]]]
+    """Before each step, the rows that were reset, with the positions and velocities they were reset to."""
+    final_positions: NDArray[np.float64]
+
+
+def random_actions(num_envs: int) -> NDArray[np.float32]:
+    shape = (SAMPLES // num_envs, num_envs, 3)
+    return np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
+
+
+def record(num_envs: int) -> Recording:
+    batch = MujocoBatch("Hopper-v5", num_envs, threads=THREADS)
+    actions, restarts = random_actions(num_envs), []
+    batch.reset(seed=0)
+    ended = np.ones(num_envs, np.bool_)
+    final_positions = np.empty(0)
+    for step_actions in actions:
+        restarts.append(
+            {row: (batch.data[row].qpos.copy(), batch.data[row].qvel.copy()) for row in np.flatnonzero(ended)}
+        )
+        _, _, terminated, truncated, _ = batch.step(step_actions)
+        final_positions = np.array([data.qpos for data in batch.data])
+        ended = terminated | truncated
+        if ended.any():
+            batch.reset(options={"reset_mask": ended})
+    batch.close()
+    return Recording(actions, restarts, final_positions)
+
+
+def raw_rate(recording: Recording) -> float:
+    """Environment steps per second of bare `mj_step`, each thread going through its own half of the environments."""
+    template: Any = gymnasium.make("Hopper-v5").unwrapped
+    model, frame_skip = template.model, template.frame_skip
+    steps, num_envs, _ = recording.actions.shape
+    simulations = [mujoco.MjData(model) for _ in range(num_envs)]
+
+    def replay(rows: range) -> None:
+        mine = [(row, simulations[row], simulations[row].ctrl) for row in rows]
+        for actions, restarts in zip(recording.actions, recording.restarts, strict=True):
+            for row, data, control in mine:
+                if row in restarts:
+                    mujoco.mj_resetData(model, data)
+                    data.qpos[:], data.qvel[:] = restarts[row]
+                    mujoco.mj_forward(model, data)
+                control[:] = actions[row]
+                mujoco.mj_step(model, data, frame_skip)
+
+    threads = [threading.Thread(target=replay, args=(range(first, num_envs, THREADS),)) for first in range(THREADS)]
+    start = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seconds = time.perf_counter() - start
+    np.testing.assert_array_equal([data.qpos for data in simulations], recording.final_positions)
+    return steps * num_envs / seconds
+
+
+def rate(envs: VectorEnv) -> float:
+    """Environment steps per second of a vector environment that restarts ended rows itself, in the same step."""
+    actions = random_actions(envs.num_envs)
+    envs.reset(seed=0)
+    start = time.perf_counter()
+    for step_actions in actions:
+        envs.step(step_actions)
+    seconds = time.perf_counter() - start
+    envs.close()
+    return actions.shape[0] * actions.shape[1] / seconds
+
+
+def batch(num_envs: int) -> VectorEnv:
+    return gymnasium.make_vec("rpsp/Hopper-v5", num_envs, autoreset_mode="SameStep", threads=THREADS)
+
+
+def serial(num_envs: int) -> VectorEnv:
+    return SyncVectorEnv([lambda: gymnasium.make("Hopper-v5")] * num_envs, autoreset_mode="SameStep")
+
+
+def main() -> dict[str, float]:
+    """Measure; returns environment steps per second, and the ratios that are promised."""
+    recording = record(100)
+    measurements: dict[str, Callable[[], float]] = {
+        "raw_mj_step_100": lambda: raw_rate(recording),
+        "mujoco_batch_100": lambda: rate(batch(100)),
+        "mujoco_batch_10": lambda: rate(batch(10)),
+        "sync_vector_env_100": lambda: rate(serial(100)),
+        "sync_vector_env_10": lambda: rate(serial(10)),
+    }
+    rates: dict[str, list[float]] = {name: [] for name in measurements}
+    for _ in range(REPETITIONS):
+        for name, measure in measurements.items():
+            rates[name].append(measure())
+    figures = {name: statistics.median(values) for name, values in rates.items()}
+
+    def median_ratio(above: str, below: str) -> float:
+        # Of neighbours in time, because the machine's speed drifts between repetitions.
+        return statistics.median(a / b for a, b in zip(rates[above], rates[below], strict=True))
+
+    figures["batch_over_raw_100"] = median_ratio("mujoco_batch_100", "raw_mj_step_100")
+    figures["batch_over_sync_100"] = median_ratio("mujoco_batch_100", "sync_vector_env_100")
+    figures["batch_over_sync_10"] = median_ratio("mujoco_batch_10", "sync_vector_env_10")
+    return figures
+
+
+if __name__ == "__main__":
+    figures = main()
+    if "--json" in sys.argv[1:]:
+        print(json.dumps(figures))
+    else:
+        print(f"Hopper-v5, {THREADS} threads, medians of {REPETITIONS} repetitions of {SAMPLES} steps")
+        for name, value in figures.items():
+            print(f"{name:22} {value:10,.0f} steps/s" if value > 100 else f"{name:22} {value:10.2f}")

@@ -1,0 +1,1 @@
+"""Recurrent predictive state policy networks."""

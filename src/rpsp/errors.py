@@ -1,0 +1,42 @@
+"""What can go wrong for a user, each with the exit code the command line gives it.
+
+A message is one sentence that names the field, the value and the remedy.
+"""
+
+from __future__ import annotations
+
+
+class RpspError(Exception):
+    """Every error this package raises on purpose; `exit_code` is what `rpsp` exits with."""
+
+    exit_code = 1
+
+
+class UsageError(RpspError, ValueError):
+    """A wrong argument, setting or piece of data."""
+
+    exit_code = 2
+
+
+class FileFormatError(RpspError):
+    """A file that is damaged, foreign, or of another version."""
+
+    exit_code = 3
+
+
+class DivergedError(RpspError):
+    """A fit or a run whose numbers are no longer finite."""
+
+    exit_code = 4
+
+
+class StorageError(RpspError):
+    """The disk refused: full, read-only, or something already there that would be overwritten."""
+
+    exit_code = 5
+
+
+class EnvironmentFailure(RpspError):
+    """The environment raised, hung, or cannot be used."""
+
+    exit_code = 6

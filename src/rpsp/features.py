@@ -1,0 +1,121 @@
+"""Feature maps and their fitting: random Fourier features, one-hot sequences, projections, scaling.
+
+Knows nothing of time. Every map is written for one vector or for rows of vectors alike, for numpy (float64, when
+fitting) and for jax (inside a filter).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Float
+from scipy.spatial.distance import pdist
+
+from rpsp.errors import UsageError
+from rpsp.linalg import randomized_svd
+from rpsp.trajectories import Numbers
+
+FeatureMap = Callable[[Numbers], Numbers]
+
+
+class RandomFourierFeatures(eqx.Module):
+    """φ(x) = Uᵀ [cos(Ωᵀx), sin(Ωᵀx)] / √n: Fourier features of an RBF kernel (Rahimi and Recht), projected by U."""
+
+    frequencies: Float[Numbers, "x n"]
+    projection: Float[Numbers, "two_n d"]
+
+    def __call__(self, x: Float[Numbers, "*rows x"]) -> Float[Numbers, "*rows d"]:
+        return fourier(x, self.frequencies) @ self.projection
+
+
+def fourier(x: Float[Numbers, "*rows x"], frequencies: Float[Numbers, "x n"]) -> Float[Numbers, "*rows two_n"]:
+    """[cos(Ωᵀx), sin(Ωᵀx)] / √n, whose inner product approximates exp(−‖x − y‖²/2σ²) for Ω ~ N(0, 1/σ²)."""
+    xp = x.__array_namespace__()
+    angles = x @ frequencies
+    return xp.concat([xp.cos(angles), xp.sin(angles)], axis=-1) / np.sqrt(frequencies.shape[1]).astype(x.dtype)
+
+
+def kernel_width(data: Float[np.ndarray, "n x"], percentile: float, *, rng: np.random.Generator) -> float:
+    """A percentile of the pairwise distances of at most 1000 points: the usual width of an RBF kernel."""
+    few = data if len(data) <= 1000 else rng.choice(data, 1000, replace=False)
+    distances = pdist(few)
+    width = float(np.percentile(distances, percentile)) if len(distances) else 0.0
+    return width if width > 0 else 1.0  # constant data have no scale; any will do
+
+
+def fit_fourier(
+    data: Float[np.ndarray, "n x"],
+    dimension: int,
+    *,
+    rng: np.random.Generator,
+    frequencies: int = 300,
+    percentile: float = 95.0,
+) -> RandomFourierFeatures:
+    """Random Fourier features of these data's own width, projected on their `dimension` leading (uncentred) directions."""
+    width = kernel_width(data, percentile, rng=rng)
+    omega = rng.standard_normal((data.shape[1], frequencies)) / width
+    return RandomFourierFeatures(omega, randomized_svd(fourier(data, omega), dimension, rng=rng))
+
+
+class OneHotSequence(eqx.Module):
+    """The indicator of a whole sequence of symbols: x_1 ⊗ x_2 ⊗ … of the one-hot vectors laid side by side in x."""
+
+    sizes: tuple[int, ...] = eqx.field(static=True)
+
+    def __call__(self, x: Float[Numbers, "*rows x"]) -> Float[Numbers, "*rows d"]:
+        first, out = 0, x[..., :0]
+        for i, size in enumerate(self.sizes):
+            part = x[..., first : first + size]
+            out = part if i == 0 else (out[..., :, None] * part[..., None, :]).reshape(*x.shape[:-1], -1)
+            first += size
+        return out
+
+
+class Scaling(eqx.Module):
+    """x ↦ (x − mean) / scale, and back: the units in which filters see observations and actions."""
+
+    mean: Float[np.ndarray, " x"]
+    scale: Float[np.ndarray, " x"]
+
+    def encode(self, x: np.ndarray) -> np.ndarray:
+        return (x - self.mean) / self.scale
+
+    def decode(self, x: np.ndarray) -> np.ndarray:
+        return x * self.scale + self.mean
+
+
+def fit_scaling(data: Float[np.ndarray, "n x"]) -> Scaling:
+    """Zero mean and unit variance a column. A column that never changes keeps scale 1, so that it stays harmless."""
+    std = data.std(axis=0)
+    # Rounding leaves a constant column a std of a few ulps of its value; dividing by that would make noise of it.
+    constant = std <= 1e-9 * np.maximum(1e-3, np.abs(data).max(axis=0))
+    return Scaling(data.mean(axis=0), np.where(constant, 1.0, std))
+
+
+class OneHot(eqx.Module):
+    """Symbols 0 … size−1 as one-hot vectors, and distributions left as they are on the way back."""
+
+    size: int = eqx.field(static=True)
+
+    def encode(self, x: np.ndarray) -> np.ndarray:
+        return np.eye(self.size)[symbols(x, self.size)]
+
+    def decode(self, x: np.ndarray) -> np.ndarray:
+        return x
+
+
+def symbols(x: np.ndarray, size: int | None = None, name: str = "observations") -> np.ndarray:
+    """A column of whole numbers 0, 1, 2, … as integers, or a sentence that says why it is not one."""
+    x = np.asarray(x)
+    if x.ndim == 2 and x.shape[1] != 1:
+        raise UsageError(f"{name}: has {x.shape[1]} columns; the tabular model takes one column of symbols 0, 1, 2, …")
+    flat = x.reshape(-1)
+    whole = flat.astype(np.int64)
+    if not (whole == flat).all() or whole.min(initial=0) < 0:
+        wrong = flat[(whole != flat) | (whole < 0)][0]
+        raise UsageError(f"{name}: {wrong} is not one of 0, 1, 2, …; number the symbols from 0, or use another kind.")
+    if size is not None and whole.max(initial=0) >= size:
+        raise UsageError(f"{name}: symbol {whole.max()} was not seen when fitting ({size} symbols: 0 … {size - 1}).")
+    return whole

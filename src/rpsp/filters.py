@@ -1,0 +1,202 @@
+"""The filter protocol, its unrolling over a batch, and the filters that are not predictive states. No reward.
+
+A filter keeps q_t, a function of everything before step t, and predicts o_t from q_t and a_t.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.tree_util import GetAttrKey
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from rpsp.trajectories import Batch
+
+
+class AbstractFilter(eqx.Module):
+    """What every belief offers. Written for one trajectory; `vmap` outside."""
+
+    @property
+    def size(self) -> int:
+        """The number of coordinates of q."""
+        return self.init().shape[0]
+
+    def init(self) -> Float[Array, " q"]:
+        """q_0, before anything is seen."""
+        raise NotImplementedError
+
+    def update(
+        self, q: Float[Array, " q"], action: Float[Array, " act"], observation: Float[Array, " obs"]
+    ) -> Float[Array, " q"]:
+        """q_{t+1} = f(q_t, a_t, o_t)."""
+        raise NotImplementedError
+
+    def predict(self, q: Float[Array, " q"], action: Float[Array, " act"]) -> Float[Array, " obs"]:
+        """E[o_t | q_t, a_t]."""
+        raise NotImplementedError
+
+
+def constant(**kwargs: Any) -> Any:
+    """A field whose arrays are fixed once fitted: features, projections, bounds. No gradient and no optimiser sees it."""
+    return eqx.field(metadata={"constant": True}, **kwargs)
+
+
+def trainable(tree: Any) -> Any:
+    """A tree of booleans: True at every floating-point array that is not inside a field declared `constant`."""
+
+    def mark(path: tuple, leaf: Any) -> bool:
+        node = tree
+        for key in path:
+            if isinstance(key, GetAttrKey):
+                declared = {field.name: field for field in dataclasses.fields(node)}[key.name]
+                if declared.metadata.get("constant"):
+                    return False
+                node = getattr(node, key.name)
+            else:
+                node = node[getattr(key, "idx", getattr(key, "key", None))]
+        return eqx.is_inexact_array(leaf)
+
+    return jax.tree_util.tree_map_with_path(mark, tree)
+
+
+def step(
+    filter: AbstractFilter,
+    q: Float[Array, " q"],
+    executed: Float[Array, " act"],
+    seen: Float[Array, " obs"],
+    start: Bool[Array, ""],
+) -> Float[Array, " q"]:
+    """q_t from q_{t-1}, or from q_0 where an episode starts. The one step that acting and training share.
+
+    At a start the reset observation is filtered in as if a null action had caused it: q_1 = f(q_0, 0, o_0).
+    """
+    q = jnp.where(start, filter.init(), q)
+    executed = jnp.where(start, 0.0, executed)
+    return filter.update(q, executed, seen)
+
+
+def unroll(filter: AbstractFilter, batch: Batch, *, truncate: int | None = None) -> Float[Array, "row time q"]:
+    """The pre-states q_t of every step of a batch, by one scan over time.
+
+    With `truncate`, gradients flow back through at most that many steps (truncated backpropagation through time); the
+    states are the same numbers.
+    """
+    rows, time = batch.mask.shape
+    q0 = jnp.broadcast_to(filter.init(), (rows, filter.size))
+
+    def advance(q: Array, at: tuple) -> tuple[Array, Array]:
+        executed, seen, start, cut = at
+        if truncate is not None:
+            q = jnp.where(cut, jax.lax.stop_gradient(q), q)
+        q = jax.vmap(step, in_axes=(None, 0, 0, 0, 0))(filter, q, executed, seen, start)
+        return q, q
+
+    cuts = jnp.arange(time) % (truncate or time) == 0
+    by_time = [jnp.swapaxes(jnp.asarray(x), 0, 1) for x in (batch.executed, batch.seen, batch.starts)]
+    return jnp.swapaxes(jax.lax.scan(advance, q0, (*by_time, cuts))[1], 0, 1)
+
+
+compiled_unroll = eqx.filter_jit(unroll)
+"""`unroll`, compiled once per filter structure and batch shape; parameters are arguments, so a refit costs nothing."""
+
+
+F = TypeVar("F", bound=AbstractFilter)
+
+
+def to_float32(filter: F) -> F:
+    """A filter fitted in float64, ready to run."""
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32) if eqx.is_inexact_array_like(x) else x, filter)
+
+
+def predictions(
+    filter: AbstractFilter, states: Float[Array, "row time q"], actions: Float[Array, "row time act"]
+) -> Float[Array, "row time obs"]:
+    """E[o_t | q_t, a_t] at every step."""
+    return jax.vmap(jax.vmap(filter.predict))(states, actions)
+
+
+def forecast(
+    filter: AbstractFilter, q: Float[Array, " q"], actions: Float[Array, "horizon act"]
+) -> Float[Array, "horizon obs"]:
+    """Predict `horizon` steps ahead from q_t, given the actions of those steps: each prediction is filtered in as if seen.
+
+    Exact where the update is linear in the observation (a Kalman filter, Bayes rule on a probability table).
+    """
+
+    def advance(q: Array, action: Array) -> tuple[Array, Array]:
+        expected = filter.predict(q, action)
+        return filter.update(q, action, expected), expected
+
+    return jax.lax.scan(advance, q, actions)[1]
+
+
+class ObservationWindow(AbstractFilter):
+    """Finite memory: q_t = o_{t-w:t-1}, oldest first, zeros (the mean reading) before the episode began.
+
+    Predicts linearly, o_t ≈ W_predᵀ [q_t, a_t, 1].
+    """
+
+    W_pred: Float[Array, "q_a_1 obs"]
+    window: int = eqx.field(static=True)
+
+    def init(self) -> Float[Array, " q"]:
+        return jnp.zeros(self.window * self.W_pred.shape[1])
+
+    def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
+        return jnp.concatenate([q, observation])[observation.shape[0] :]
+
+    def predict(self, q: Array, action: Array) -> Float[Array, " obs"]:
+        return jnp.concatenate([q, action, jnp.ones(1)]) @ self.W_pred
+
+
+def observation_window(window: int, observations: int, actions: int) -> ObservationWindow:
+    """A window that predicts persistence until it is fitted: o_t ≈ o_{t-1}."""
+    W = jnp.zeros((window * observations + actions + 1, observations))
+    newest = (window - 1) * observations
+    return ObservationWindow(W.at[newest : newest + observations].set(jnp.eye(observations)), window)
+
+
+class GRU(AbstractFilter):
+    """A gated recurrent unit over (o_t, a_t); the prediction is linear in its state and the next action."""
+
+    cell: eqx.nn.GRUCell
+    decoder: eqx.nn.Linear
+    q0: Float[Array, " q"]
+
+    def __init__(self, size: int, observations: int, actions: int, *, key: PRNGKeyArray):
+        cell_key, decoder_key = jax.random.split(key)
+        self.cell = eqx.nn.GRUCell(observations + actions, size, key=cell_key)
+        self.decoder = eqx.nn.Linear(size + actions, observations, key=decoder_key)
+        self.q0 = jnp.zeros(size)
+
+    def init(self) -> Float[Array, " q"]:
+        return self.q0
+
+    def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
+        return self.cell(jnp.concatenate([observation, action]), q)
+
+    def predict(self, q: Array, action: Array) -> Float[Array, " obs"]:
+        return self.decoder(jnp.concatenate([q, action]))
+
+
+class Concatenated(AbstractFilter):
+    """The states of two filters side by side, the predictions of the first: `+obs` is Concatenated(psr, window)."""
+
+    first: AbstractFilter
+    second: AbstractFilter
+
+    def init(self) -> Float[Array, " q"]:
+        return jnp.concatenate([self.first.init(), self.second.init()])
+
+    def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
+        n = self.first.size
+        return jnp.concatenate(
+            [self.first.update(q[:n], action, observation), self.second.update(q[n:], action, observation)]
+        )
+
+    def predict(self, q: Array, action: Array) -> Float[Array, " obs"]:
+        return self.first.predict(q[: self.first.size], action)

@@ -1,0 +1,225 @@
+"""Episodes, and batches of whole episodes packed into rows. Knows no features and no environment.
+
+Time, as everywhere in this package: the reset observation is `o_0`; at step t ≥ 1 the agent does `a_t` and then sees
+`o_t`. A recorded episode of T steps is therefore T + 1 observations and T actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from rpsp.errors import UsageError
+
+Numbers = np.ndarray | Array  # what a batch may be made of: numpy when it is packed, jax inside a compiled function
+
+
+@dataclass(frozen=True, eq=False)
+class Episode:
+    """One episode: T + 1 observations, the reset observation first, and T actions.
+
+    `actions` are those the environment executed (clipped); `drawn` are the policy's own, before clipping, where they
+    differ. `failed` marks an episode cut short by a broken simulation: it must not be learned from.
+    """
+
+    observations: Float[np.ndarray, "time_plus_1 obs"]
+    actions: Float[np.ndarray, "time act"]
+    rewards: Float[np.ndarray, " time"] | None = None
+    drawn: Float[np.ndarray, "time act"] | None = None
+    terminated: bool = False
+    truncated: bool = True
+    failed: bool = False
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+
+class Batch(eqx.Module):
+    """Whole episodes packed into rows with start marks: few shapes, and no row per episode.
+
+    Entry t of a row is a step: what was known before it (`seen`, `executed`), what was done (`actions`), what came of it
+    (`observations`, `rewards`). A state that has filtered in `seen` and `executed` is the *pre-state* q_t of the step.
+    Entries outside `mask` are filler; they carry start marks so that no state drifts there.
+    """
+
+    starts: Bool[Numbers, "row time"]
+    """True where an episode begins: there q_t = f(q_0, 0, reset observation), elsewhere f(q_{t-1}, a_{t-1}, o_{t-1})."""
+    seen: Float[Numbers, "row time obs"]
+    """o_{t-1}; at a start the reset observation."""
+    executed: Float[Numbers, "row time act"]
+    """a_{t-1} as the environment got it (clipped); 0 at a start."""
+    actions: Float[Numbers, "row time act"]
+    """a_t as the policy drew it."""
+    performed: Float[Numbers, "row time act"]
+    """a_t as the environment got it (clipped): what predictions condition on."""
+    observations: Float[Numbers, "row time obs"]
+    """o_t."""
+    rewards: Float[Numbers, "row time"]
+    ends: Bool[Numbers, "row time"]
+    """True at the last step of an episode."""
+    truncated: Bool[Numbers, "row time"]
+    """True at the last step of an episode that ran out of time instead of ending."""
+    mask: Bool[Numbers, "row time"]
+    """True where there is a step at all."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, time = self.mask.shape
+        return rows, time
+
+
+def as_episodes(recordings: Sequence[Episode | tuple[np.ndarray, np.ndarray]]) -> list[Episode]:
+    """Check recorded episodes and give them one form, or say in one sentence which episode is wrong and why.
+
+    A recording is an `Episode` or a pair `(observations, actions)` of arrays of numbers, with one more observation than
+    actions. A flat array of length T is read as T one-dimensional readings.
+    """
+    if isinstance(recordings, Episode):
+        recordings = [recordings]
+    recordings = list(recordings)
+    if not recordings:
+        raise UsageError("episodes: the list is empty; give at least one (observations, actions) pair.")
+    episodes = []
+    for i, recording in enumerate(recordings):
+        if isinstance(recording, Episode):
+            given, extra = (recording.observations, recording.actions), recording
+        elif isinstance(recording, (tuple, list)) and len(recording) == 2:
+            given, extra = recording, None
+        else:
+            raise UsageError(
+                f"episodes[{i}]: expected a pair (observations, actions) or an rpsp.Episode, got "
+                f"{type(recording).__name__}; if you have one episode, put it in a list."
+            )
+        observations, actions = (
+            _table(array, f"episodes[{i}].{name}")
+            for array, name in zip(given, ("observations", "actions"), strict=True)
+        )
+        if len(observations) != len(actions) + 1:
+            raise UsageError(
+                f"episodes[{i}]: {len(observations)} observations and {len(actions)} actions; there must be one more "
+                "observation than actions, the reset observation first."
+            )
+        if len(actions) == 0:
+            raise UsageError(f"episodes[{i}]: has no step; leave out episodes without actions.")
+        if extra is not None:
+            episode = Episode(
+                observations, actions, extra.rewards, extra.drawn, extra.terminated, extra.truncated, extra.failed
+            )
+        else:
+            episode = Episode(observations, actions)
+        episodes.append(episode)
+    first = episodes[0]
+    for name in ("observations", "actions"):
+        width = getattr(first, name).shape[1]
+        for i, episode in enumerate(episodes):
+            if (other := getattr(episode, name).shape[1]) != width:
+                raise UsageError(
+                    f"episodes[{i}].{name}: has {other} columns where episodes[0] has {width}; every episode must come "
+                    "from the same sensors and actuators."
+                )
+    return episodes
+
+
+def _table(array: object, name: str) -> Float[np.ndarray, "n d"]:
+    """One array of an episode as a float table, checked."""
+    array = np.asarray(array)
+    if array.dtype.kind not in "fiub":
+        raise UsageError(f"{name}: has dtype {array.dtype}; give real numbers (float or int).")
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2:
+        raise UsageError(f"{name}: has shape {array.shape}; give one row per step, [time, size] (flatten images).")
+    if array.shape[1] == 0:
+        raise UsageError(f"{name}: has shape {array.shape}, no column at all; give at least one sensor and one action.")
+    table = array.astype(np.float64)
+    if not np.isfinite(table).all():
+        row, column = np.argwhere(~np.isfinite(table))[0]
+        raise UsageError(
+            f"{name}[{row}, {column}]: is {table[row, column]}; drop the episode or repair the reading before fitting."
+        )
+    return table
+
+
+def pack(episodes: Sequence[Episode], *, row_length: int | None = None, row_multiple: int = 1) -> Batch:
+    """Pack whole episodes into rows, longest first, each into the first row with room (first fit).
+
+    `row_length` is at least the longest episode and defaults to it; `row_multiple` rounds the number of rows up, so
+    that batches of similar size share one shape and one compilation.
+    """
+    lengths = np.array([len(episode) for episode in episodes])
+    row_length = max(int(lengths.max()), row_length or 0)
+    row_of, offset, rows = _first_fit(lengths, row_length)
+    rows = -(-rows // row_multiple) * row_multiple
+    obs, act = episodes[0].observations.shape[1], episodes[0].actions.shape[1]
+
+    def empty(*last: int, dtype: type = np.float32) -> np.ndarray:
+        return np.zeros((rows, row_length, *last), dtype)
+
+    batch = Batch(
+        starts=empty(dtype=bool),
+        seen=empty(obs),
+        executed=empty(act),
+        actions=empty(act),
+        performed=empty(act),
+        observations=empty(obs),
+        rewards=empty(),
+        ends=empty(dtype=bool),
+        truncated=empty(dtype=bool),
+        mask=empty(dtype=bool),
+    )
+    for episode, row, first in zip(episodes, row_of, offset, strict=True):
+        last = first + len(episode)
+        here = (row, slice(first, last))
+        batch.seen[here] = episode.observations[:-1]
+        batch.observations[here] = episode.observations[1:]
+        batch.executed[row, first + 1 : last] = episode.actions[:-1]
+        batch.performed[here] = episode.actions
+        batch.actions[here] = episode.actions if episode.drawn is None else episode.drawn
+        if episode.rewards is not None:
+            batch.rewards[here] = episode.rewards
+        batch.starts[row, first] = True
+        batch.ends[row, last - 1] = True
+        batch.truncated[row, last - 1] = episode.truncated and not episode.terminated
+        batch.mask[here] = True
+    batch.starts[~batch.mask] = True
+    return batch
+
+
+def _first_fit(lengths: np.ndarray, row_length: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Rows and offsets of episodes of these lengths, longest first into the first row with room; and the row count."""
+    room = np.zeros(len(lengths), dtype=np.int64)  # a row not yet opened has no room
+    row_of, offset = np.zeros(len(lengths), dtype=np.int64), np.zeros(len(lengths), dtype=np.int64)
+    rows = 0
+    for i in np.argsort(-lengths, kind="stable"):
+        row = int(np.argmax(room[:rows] >= lengths[i])) if rows else 0
+        if rows == 0 or room[row] < lengths[i]:
+            row, rows = rows, rows + 1
+            room[row] = row_length
+        row_of[i], offset[i] = row, row_length - room[row]
+        room[row] -= lengths[i]
+    return row_of, offset, rows
+
+
+def split(episodes: Sequence[Episode], fraction: float, *, rng: np.random.Generator) -> tuple[list, list]:
+    """Whole episodes for fitting and for holding out: about `fraction` of the *steps* held out, at least one each.
+
+    With a single episode nothing can be held out whole; its last part serves, cut off as an episode of its own.
+    """
+    if len(episodes) == 1:
+        (episode,) = episodes
+        cut = max(1, round(len(episode) * (1 - fraction)))
+        if cut >= len(episode):
+            return [episode], [episode]
+        head = Episode(episode.observations[: cut + 1], episode.actions[:cut])
+        tail = Episode(episode.observations[cut:], episode.actions[cut:])
+        return [head], [tail]
+    lengths = np.array([len(episode) for episode in episodes])
+    order = rng.permutation(len(episodes))
+    before = np.cumsum(lengths[order]) - lengths[order]
+    held = before < fraction * lengths.sum()
+    held[-1] = False  # something must be left to fit
+    return [episodes[i] for i in order[~held]], [episodes[i] for i in order[held]]
