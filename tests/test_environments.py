@@ -200,8 +200,10 @@ def test_noise_and_dropout_draw_from_different_streams() -> None:
         disturbance.attach(1, Counter.observation_space, Counter.action_space)
         disturbance.start(np.array([0]), [3], np.zeros((1, 2)))
     own = seeding.np_random(3)[0]
-    draws = {generator.random() for generator in (*(d._generators[0] for d in disturbances), own)}
-    assert len(draws) == 3
+    seeds: list[Any] = [
+        generator.bit_generator.seed_seq for generator in (*(d._generators[0] for d in disturbances), own)
+    ]
+    assert len({tuple(seed.generate_state(4)) for seed in seeds}) == 3
 
 
 def test_wrappers_can_be_made_again_from_their_spec() -> None:
@@ -296,6 +298,22 @@ def test_guard_ends_an_episode_at_a_number_that_is_not_finite(bad: str) -> None:
     assert env.unwrapped.stepped == 3  # type: ignore
     env.reset()
     assert env.step([1.0])[4] == {"failed": False}
+
+
+def test_guard_remembers_an_observation_that_is_overwritten() -> None:
+    counter = Counter(bad_step=2)
+    buffer, step = np.zeros(2), counter.step
+
+    def step_into_the_buffer(action: Any) -> Any:
+        observation, *rest = step(action)
+        buffer[:] = observation
+        return buffer, *rest
+
+    counter.step = step_into_the_buffer
+    env = FailureGuard(counter)
+    env.reset(seed=0)
+    env.step([2.0])
+    assert env.step([2.0])[0].tolist() == [1, 2]
 
 
 def _break_position(data: Any) -> None:

@@ -269,6 +269,9 @@ def test_bad_arguments_say_what_to_do() -> None:
     with pytest.raises(UsageError, match="threads must be at least 1, got 0"):
         MujocoBatch("Hopper-v5", threads=0)
     batch = MujocoBatch("Hopper-v5", 2)
+    batch.reset(seed=0, options={"reset_mask": np.array([True, False])})
+    with pytest.raises(gymnasium.error.ResetNeeded, match="never reset"):
+        batch.step(np.zeros((2, 3)))
     batch.reset(seed=0)
     with pytest.raises(UsageError, match=r"actions have shape \(3,\); give \(2, 3\)"):
         batch.step(np.zeros(3))

@@ -18,6 +18,7 @@ import difflib
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -375,21 +376,22 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
                 f"{self.env} was reset to an observation that is not finite, {observation}; check its reset"
             )
         simulation = simulation_of(self.env)
-        self._last, self._time = observation, simulation.time if simulation else 0.0
+        # Copied here and below, because an environment may write its next observation into the same array.
+        self._last, self._time = copy(observation), simulation.time if simulation else 0.0
         self._ended = None
         return observation, {**info, "failed": False}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         if self._ended is not None:
-            return self._last, 0.0, *self._ended
+            return copy(self._last), 0.0, *self._ended
         observation, reward, terminated, truncated, info = self.env.step(action)
         failed = bool(unusable(np.atleast_1d(observation), float(reward)))
         if simulation := simulation_of(self.env):
             failed |= bool(diverged(simulation.warning.number, self._time, simulation.time))
             self._time = simulation.time
         if failed:
-            observation, reward, terminated, truncated = self._last, 0.0, False, True
-        self._last = observation
+            observation, reward, terminated, truncated = copy(self._last), 0.0, False, True
+        self._last = copy(observation)
         self._ended = (terminated, truncated, {"failed": failed}) if terminated or truncated else None
         return observation, reward, terminated, truncated, {**info, "failed": failed}
 

@@ -60,15 +60,21 @@ def fit_fourier(
 
 
 class OneHotSequence(eqx.Module):
-    """The indicator of a whole sequence of symbols: x_1 ⊗ x_2 ⊗ … of the one-hot vectors laid side by side in x."""
+    """The indicator of a whole sequence of symbols: x_1 ⊗ x_2 ⊗ … of the one-hot vectors laid side by side in x.
+
+    A null vector (the null action) counts as the uniform distribution: features that vanish there would kill the state
+    for ever, the filter's update being linear in them.
+    """
 
     sizes: tuple[int, ...] = eqx.field(static=True)
 
     def __call__(self, x: Float[Numbers, "*rows x"]) -> Float[Numbers, "*rows d"]:
-        first, out = 0, x[..., :0]
-        for i, size in enumerate(self.sizes):
+        xp = x.__array_namespace__()
+        out, first = xp.ones_like(x[..., :1]), 0
+        for size in self.sizes:
             part = x[..., first : first + size]
-            out = part if i == 0 else (out[..., :, None] * part[..., None, :]).reshape(*x.shape[:-1], -1)
+            part = part + (1 - xp.sum(part, axis=-1, keepdims=True)) / size
+            out = (out[..., :, None] * part[..., None, :]).reshape(*x.shape[:-1], -1)
             first += size
         return out
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import GetAttrKey
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
@@ -79,37 +80,44 @@ def step(
     return filter.update(q, executed, seen)
 
 
-def unroll(filter: AbstractFilter, batch: Batch, *, truncate: int | None = None) -> Float[Array, "row time q"]:
+def unroll(
+    filter: AbstractFilter, batch: Batch, initial: Float[Array, "row q"] | None = None
+) -> Float[Array, "row time q"]:
     """The pre-states q_t of every step of a batch, by one scan over time.
 
-    With `truncate`, gradients flow back through at most that many steps (truncated backpropagation through time); the
-    states are the same numbers.
+    `initial` are the states before the first column, for rows that continue an episode instead of starting one.
     """
-    rows, time = batch.mask.shape
-    q0 = jnp.broadcast_to(filter.init(), (rows, filter.size))
+    rows = batch.mask.shape[0]
+    if initial is None:
+        initial = jnp.broadcast_to(filter.init(), (rows, filter.size))
 
     def advance(q: Array, at: tuple) -> tuple[Array, Array]:
-        executed, seen, start, cut = at
-        if truncate is not None:
-            q = jnp.where(cut, jax.lax.stop_gradient(q), q)
-        q = jax.vmap(step, in_axes=(None, 0, 0, 0, 0))(filter, q, executed, seen, start)
+        q = jax.vmap(step, in_axes=(None, 0, 0, 0, 0))(filter, q, *at)
         return q, q
 
-    cuts = jnp.arange(time) % (truncate or time) == 0
-    by_time = [jnp.swapaxes(jnp.asarray(x), 0, 1) for x in (batch.executed, batch.seen, batch.starts)]
-    return jnp.swapaxes(jax.lax.scan(advance, q0, (*by_time, cuts))[1], 0, 1)
+    by_time = tuple(jnp.swapaxes(jnp.asarray(x), 0, 1) for x in (batch.executed, batch.seen, batch.starts))
+    return jnp.swapaxes(jax.lax.scan(advance, initial, by_time)[1], 0, 1)
 
 
 compiled_unroll = eqx.filter_jit(unroll)
 """`unroll`, compiled once per filter structure and batch shape; parameters are arguments, so a refit costs nothing."""
 
 
-F = TypeVar("F", bound=AbstractFilter)
+Tree = TypeVar("Tree")
 
 
-def to_float32(filter: F) -> F:
-    """A filter fitted in float64, ready to run."""
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32) if eqx.is_inexact_array_like(x) else x, filter)
+def to_float32(filter: Tree) -> Tree:
+    """A filter fitted in float64, ready to run: its floating-point arrays as jax arrays."""
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32) if _is_floating(x) else x, filter)
+
+
+def to_float64(filter: Tree) -> Tree:
+    """A filter ready to be fitted: its floating-point arrays as numpy arrays."""
+    return jax.tree.map(lambda x: np.asarray(x, np.float64) if _is_floating(x) else x, filter)
+
+
+def _is_floating(x: Any) -> bool:
+    return isinstance(x, np.ndarray | jax.Array) and jnp.issubdtype(x.dtype, jnp.floating)
 
 
 def predictions(
@@ -117,6 +125,17 @@ def predictions(
 ) -> Float[Array, "row time obs"]:
     """E[o_t | q_t, a_t] at every step."""
     return jax.vmap(jax.vmap(filter.predict))(states, actions)
+
+
+def one_step_error(filter: AbstractFilter, batch: Batch) -> float:
+    """The mean squared error of E[o_t | q_t, a_t] over all steps and observation dimensions of a batch."""
+    errors = np.asarray(_one_step(filter, batch))[np.asarray(batch.mask)]
+    return float(np.mean(np.square(errors, dtype=np.float64)))
+
+
+@eqx.filter_jit
+def _one_step(filter: AbstractFilter, batch: Batch) -> Float[Array, "row time obs"]:
+    return predictions(filter, unroll(filter, batch), jnp.asarray(batch.performed)) - batch.observations
 
 
 def forecast(

@@ -13,21 +13,22 @@ from dataclasses import dataclass
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from rpsp.errors import DivergedError
 from rpsp.features import fit_scaling, kernel_width
 from rpsp.filters import AbstractFilter, compiled_unroll, constant, to_float32
 from rpsp.linalg import NormalEquations, ridge, signed
 from rpsp.trajectories import Batch, Numbers
-from rpsp.windows import chunked, flat, histories, window_index
+from rpsp.windows import chunked, flat, histories, since_start, window_index
 
 
 class Bumps(eqx.Module):
-    """Φ(z) = [1, z̃, exp(−‖z̃ − c_i‖²/2)], z̃ = (z − mean)/scale: a linear regression with something to bend it.
+    """Φ(y, z) = [1, z̃, y z̃, exp(−‖z̃ − c_i‖²/2)], z̃ = (z − mean)/scale: a linear map that is bent, and young at first.
 
-    Radial bumps at data points rather than random cosines: far from all data they vanish and the map extrapolates
-    linearly, where cosines go on inventing. (Measured in docs/filters/inference.md.)
+    `y` is the youth 1/t of the state: the gain of a filter that has seen little differs from that of one that has
+    settled, as in a Kalman filter. The bumps sit at data points: far from all data they vanish and the map
+    extrapolates linearly, where random cosines would go on inventing.
     """
 
     mean: Float[Numbers, " z"]
@@ -38,63 +39,64 @@ class Bumps(eqx.Module):
     @property
     def size(self) -> int:
         """The number of features."""
-        return 1 + self.centres.shape[0] + self.centres.shape[1]
+        return 1 + 2 * self.centres.shape[0] + self.centres.shape[1]
 
     def penalties(self, linear: float, bends: tuple[float, ...]) -> list[Float[np.ndarray, " phi"]]:
-        """Ridges feature by feature: `linear` on [1, z̃], each of `bends` in turn on the bumps.
+        """Ridges feature by feature: `linear` on the linear part, each of `bends` in turn on the bumps.
 
         Two ridges, because they do different work: nearly linear dynamics want the linear part all but free, and
         bumps that are free fit noise, which the recursion then amplifies.
         """
-        straight = np.full(1 + self.centres.shape[0], linear)
-        return [np.append(straight, np.full(self.centres.shape[1], bend)) for bend in bends]
+        count = self.centres.shape[1]
+        return [np.repeat([linear, bend], [self.size - count, count]) for bend in bends]
 
-    def __call__(self, z: Float[Numbers, "*rows z"]) -> Float[Numbers, "*rows phi"]:
+    def __call__(
+        self, youth: Float[Numbers, "*rows 1"], z: Float[Numbers, "*rows z"]
+    ) -> Float[Numbers, "*rows phi"]:
         xp = z.__array_namespace__()
         z = (z - self.mean) / self.scale
         half_squares = (xp.sum(z * z, axis=-1, keepdims=True) + (self.centres**2).sum(axis=0)) / 2
         bumps = xp.exp(z @ self.centres - half_squares)
-        return xp.concat([xp.ones_like(z[..., :1]), z, bumps], axis=-1)
+        return xp.concat([xp.ones_like(youth), z, youth * z, bumps], axis=-1)
 
 
 class InferenceFilter(AbstractFilter):
-    """q_{t+1} = Wᵀ Φ(q_t, a_t, o_t), clipped to a box; o_t ≈ W_predᵀ Φ'(q_t, a_t); q_1 = W_firstᵀ [1, o_0].
+    """x_{t+1} = Wᵀ Φ(x_t, a_t, o_t), clipped to a box; o_t ≈ W_predᵀ Φ'(x_t, a_t); x_1 = W_firstᵀ [1, o_0].
 
-    q_t = Pᵀ(m_t − μ), where m_t is the prediction of o_{t:t+k-1} under null actions. The state 0 means that nothing has
-    been seen yet (q_0): exactly 0 is otherwise never reached.
+    The state is q_t = [x_t, 1/t]: x_t = Pᵀ(m_t − μ) stands for m_t, the prediction of o_{t:t+k-1} under null actions;
+    1/t tells how young the belief is (0 in q_0, before anything is seen).
     """
 
-    W: Float[Numbers, "phi q"]
-    W_first: Float[Numbers, "one_obs q"]
+    W: Float[Numbers, "phi x"]
+    W_first: Float[Numbers, "one_obs x"]
     W_pred: Float[Numbers, "phi_pred obs"]
     phi: Bumps = constant()
     phi_pred: Bumps = constant()
-    bound: Float[Numbers, " q"] = constant()
+    bound: Float[Numbers, " x"] = constant()
     mean_future: Float[Numbers, " k_obs"] = constant()
     """μ: the mean predicted future."""
-    P: Float[Numbers, "k_obs q"] = constant()
+    P: Float[Numbers, "k_obs x"] = constant()
     """Principal directions of predicted futures, scaled to about unit variance."""
 
-    @property
-    def size(self) -> int:
-        return self.bound.shape[0]
-
     def init(self) -> Float[Array, " q"]:
-        return jnp.zeros(self.size)
+        return jnp.zeros(self.bound.shape[0] + 1)
 
     def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
-        """q_{t+1} = clip(Wᵀ Φ(q_t, a_t, o_t)); from the blank state q_1 = clip(W_firstᵀ [1, o_0])."""
+        """x_{t+1} = clip(Wᵀ Φ(x_t, a_t, o_t)), or clip(W_firstᵀ [1, o_0]) from q_0; the youth goes from 1/t to 1/(t+1)."""
+        x, youth = q[:-1], q[-1:]
+        later = self.phi(youth, jnp.concatenate([x, action, observation])) @ self.W
         first = jnp.concatenate([jnp.ones(1), observation]) @ self.W_first
-        later = self.phi(jnp.concatenate([q, action, observation])) @ self.W
-        return jnp.clip(jnp.where(jnp.any(q != 0), later, first), -self.bound, self.bound)
+        blank = youth == 0
+        x = jnp.clip(jnp.where(blank, first, later), -self.bound, self.bound)
+        return jnp.concatenate([x, jnp.where(blank, 1.0, youth / (1 + youth))])
 
     def predict(self, q: Array, action: Array) -> Float[Array, " obs"]:
-        """E[o_t | q_t, a_t] = W_predᵀ Φ'(q_t, a_t)."""
-        return self.phi_pred(jnp.concatenate([q, action])) @ self.W_pred
+        """E[o_t | q_t, a_t] = W_predᵀ Φ'(x_t, a_t)."""
+        return self.phi_pred(q[-1:], jnp.concatenate([q[:-1], action])) @ self.W_pred
 
     def meaning(self, q: Float[Array, " q"]) -> Float[Array, "k obs"]:
-        """The future o_{t:t+k-1} that a state stands for, under null actions: μ + P⁺ᵀ q."""
-        return (self.mean_future + q @ jnp.linalg.pinv(jnp.asarray(self.P))).reshape(-1, self.W_pred.shape[1])
+        """The future o_{t:t+k-1} that a state stands for, under null actions: μ + P⁺ᵀ x."""
+        return (self.mean_future + q[:-1] @ jnp.linalg.pinv(jnp.asarray(self.P))).reshape(-1, self.W_pred.shape[1])
 
 
 @dataclass(frozen=True)
@@ -127,16 +129,16 @@ def fit_inference(
     """Fit a filter to a batch, choosing round and ridge by the recursion's own error on held-out episodes.
 
     1. Stage 1: ridge from [h_t, 1, a_{t:t+k-1}] to o_{t:t+k-1}; its history part m_t is the future under null actions.
-    2. Coordinates: q_t = Pᵀ(m_t − μ).
-    3. Update: W by ridge with target q*_{t+1}, first on the targets' own states, then on the states that the filter
+    2. Coordinates: x_t = Pᵀ(m_t − μ).
+    3. Update: W by ridge with target x*_{t+1}, first on the targets' own states, then on the states that the filter
        reaches, adding up the normal equations (dataset aggregation).
-    4. Prediction: ridge from Φ'(q_t, a_t) to o_t on the filter's own states.
+    4. Prediction: ridge from Φ'(x_t, a_t) to o_t on the filter's own states.
     5. First state: ridge from [1, o_0].
     """
     settings = settings or InferenceSettings()
-    W = _stage1(batch, settings)
-    mean, P = _coordinates(_futures(batch, W, settings.past)[flat(batch.mask)], settings.dimension)
-    return _fit_update(batch, held_out, W, mean, P, settings, rng)
+    stage1 = _stage1(batch, settings)
+    mean, P = _coordinates(_futures(batch, stage1, settings.past)[flat(batch.mask)], settings.dimension)
+    return _fit_update(batch, held_out, stage1, mean, P, settings, rng)
 
 
 def refit_inference(
@@ -157,18 +159,26 @@ def _stage1(batch: Batch, settings: InferenceSettings) -> Float[np.ndarray, "h_1
     """Ridge from [h_t, 1, a_{t:t+k-1}] to o_{t:t+k-1}."""
     equations = None
     for _, w in window_index(batch, settings.past, settings.future).chunks():
-        X = np.concatenate([w.history, np.ones((len(w.history), 1)), w.future_actions], axis=1)
+        h = _young(w.history, settings.past)
+        X = np.concatenate([h, np.ones((len(h), 1)), w.future_actions], axis=1)
         equations = equations or NormalEquations(X.shape[1], w.future_observations.shape[1])
         equations.add(X, w.future_observations)
-    assert equations is not None
+    assert equations is not None  # window_index has refused a batch without windows
     return equations.solve(settings.stage1_ridge)
 
 
-def _futures(batch: Batch, W: np.ndarray, past: int) -> Float[np.ndarray, "row_time k_obs"]:
+def _young(history: Float[np.ndarray, "n h"], past: int) -> Float[np.ndarray, "n two_h"]:
+    """[h, y h]: a history that is still mostly padding is read with other weights (its last entry is what is known)."""
+    youth = 1 / (past * history[:, -1:])
+    return np.concatenate([history, youth * history], axis=1)
+
+
+def _futures(batch: Batch, stage1: np.ndarray, past: int) -> Float[np.ndarray, "row_time k_obs"]:
     """m_t at every step: stage 1's prediction of the future under null actions; 0 outside the mask."""
-    futures = np.zeros((batch.mask.size, W.shape[1]), np.float32)
+    futures = np.zeros((batch.mask.size, stage1.shape[1]), np.float32)
     for steps, h in histories(batch, past):
-        futures[steps] = h @ W[: h.shape[1]] + W[h.shape[1]]
+        h = _young(h, past)
+        futures[steps] = h @ stage1[: h.shape[1]] + stage1[h.shape[1]]
     return futures
 
 
@@ -177,9 +187,10 @@ def _coordinates(futures: Float[np.ndarray, "n k_obs"], dimension: int) -> tuple
     mean = futures.mean(axis=0, dtype=np.float64)
     variances, directions = np.linalg.eigh(np.atleast_2d(np.cov(futures.T, bias=True)))
     variances, directions = variances[::-1][:dimension], signed(directions[:, ::-1][:, :dimension])
-    keep = variances > 1e-12 * max(variances[0], 1e-300)
-    variances, directions = variances[keep], directions[:, keep]
-    return mean, directions / np.sqrt(variances + 1e-3 * variances[0])
+    largest = max(float(variances[0]), 1e-12)  # observations that never change leave nothing to scale by
+    keep = variances > 1e-12 * largest
+    keep[0] = True
+    return mean, directions[:, keep] / np.sqrt(variances[keep] + 1e-3 * largest)
 
 
 def _fit_update(
@@ -196,11 +207,11 @@ def _fit_update(
     obs = train.observations.shape[1]
     filter = InferenceFilter(
         W=np.zeros((0, P.shape[1])),
-        W_first=ridge(train.reset(train.first), train.targets[train.first].astype(np.float64), settings.ridge),
+        W_first=ridge(train.reset(train.first), train.target(train.first), settings.ridge),
         W_pred=np.zeros((0, obs)),
-        phi=_fit_bumps(train.moved(train.targets, _some(train.later, rng)), settings.bumps, rng=rng),
-        phi_pred=_fit_bumps(train.acted(train.targets, _some(train.all, rng)), settings.bumps, rng=rng),
-        bound=settings.slack * np.abs(train.targets).max(axis=0),
+        phi=_fit_bumps(train.moved(train.states, _some(train.later, rng))[1], settings.bumps, rng=rng),
+        phi_pred=_fit_bumps(train.acted(train.states, _some(train.all, rng))[1], settings.bumps, rng=rng),
+        bound=settings.slack * np.abs(train.states[:, :-1]).max(axis=0),
         mean_future=mean,
         P=P,
     )
@@ -209,17 +220,17 @@ def _fit_update(
         return eqx.tree_at(lambda f: f.W, filter, W)
 
     def state_error(W: np.ndarray) -> float:
-        return _mean_square((held.states(with_update(W)) - held.targets)[held.all])
+        return _mean_square((held.reached(with_update(W)) - held.states)[held.all])
 
     best, best_error = np.zeros((filter.phi.size, P.shape[1])), np.inf
-    equations, states = NormalEquations(*best.shape), train.targets
+    equations, states = NormalEquations(*best.shape), train.states
     for _ in range(settings.rounds + 1):
         for steps in chunked(train.later):
-            equations.add(filter.phi(train.moved(states, steps)), train.targets[steps].astype(np.float64))
+            equations.add(filter.phi(*train.moved(states, steps)), train.target(steps))
         W, error = _choose(equations, filter.phi.penalties(settings.ridge, settings.bends), state_error)
         if error < best_error:
             best, best_error = W, error
-        states = train.states(with_update(W))
+        states = train.reached(with_update(W))
     if not np.isfinite(best_error):
         raise DivergedError(
             "inference filter: every round of the fit diverged on the held-out episodes; fit on more data, or choose a "
@@ -227,12 +238,12 @@ def _fit_update(
         )
     filter = with_update(best)
 
-    states, held_states = train.states(filter), held.states(filter)
+    states, held_states = train.reached(filter), held.reached(filter)
     equations = NormalEquations(filter.phi_pred.size, obs)
     for steps in chunked(train.all):
-        equations.add(filter.phi_pred(train.acted(states, steps)), train.observations[steps].astype(np.float64))
+        equations.add(filter.phi_pred(*train.acted(states, steps)), train.observations[steps].astype(np.float64))
     some = _some(held.all, rng)
-    phi = filter.phi_pred(held.acted(held_states, some))
+    phi = filter.phi_pred(*held.acted(held_states, some))
 
     def prediction_error(W: np.ndarray) -> float:
         return _mean_square(phi @ W - held.observations[some])
@@ -246,41 +257,52 @@ class _Steps:
     """A batch laid flat for the regressions: inputs and targets of the update at any choice of steps."""
 
     batch: Batch
-    targets: Float[np.ndarray, "row_time q"]
-    """q*_t = Pᵀ(m_t − μ); 0 outside the mask."""
-    all: np.ndarray
-    first: np.ndarray
-    later: np.ndarray
-    observations: np.ndarray
+    states: Float[np.ndarray, "row_time q"]
+    """The target states q*_t = [Pᵀ(m_t − μ), 1/t]."""
+    all: Int[np.ndarray, " n"]
+    first: Int[np.ndarray, " n_first"]
+    later: Int[np.ndarray, " n_later"]
 
-    def states(self, filter: InferenceFilter) -> Float[np.ndarray, "row_time q"]:
+    @property
+    def observations(self) -> np.ndarray:
+        return flat(self.batch.observations)
+
+    def reached(self, filter: InferenceFilter) -> Float[np.ndarray, "row_time q"]:
         """The states that the filter itself reaches."""
         return flat(compiled_unroll(filter, self.batch))
 
+    def target(self, steps: np.ndarray) -> np.ndarray:
+        """x*_t."""
+        return self.states[steps, :-1].astype(np.float64)
+
     def reset(self, steps: np.ndarray) -> np.ndarray:
-        """[1, o_0], from which q_1 follows."""
+        """[1, o_0], from which x_1 follows."""
         return np.insert(flat(self.batch.seen)[steps].astype(np.float64), 0, 1.0, axis=1)
 
-    def moved(self, states: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        """[q_{t-1}, a_{t-1}, o_{t-1}], from which q_t follows."""
-        before = states[steps - 1], flat(self.batch.executed)[steps], flat(self.batch.seen)[steps]
-        return np.concatenate(before, axis=1, dtype=np.float64)
+    def moved(self, states: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """1/(t-1) and [x_{t-1}, a_{t-1}, o_{t-1}], from which x_t follows."""
+        return _aged(states[steps - 1], flat(self.batch.executed)[steps], flat(self.batch.seen)[steps])
 
-    def acted(self, states: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        """[q_t, a_t], from which o_t follows."""
-        return np.concatenate([states[steps], flat(self.batch.performed)[steps]], axis=1, dtype=np.float64)
+    def acted(self, states: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """1/t and [x_t, a_t], from which o_t follows."""
+        return _aged(states[steps], flat(self.batch.performed)[steps])
+
+
+def _aged(states: np.ndarray, *beside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A state's youth, and the rest of it with what stands beside it, in float64."""
+    return states[:, -1:].astype(np.float64), np.concatenate([states[:, :-1], *beside], axis=1, dtype=np.float64)
 
 
 def _steps(batch: Batch, stage1: np.ndarray, mean: np.ndarray, P: np.ndarray, past: int) -> _Steps:
     mask, starts = flat(batch.mask), flat(batch.starts)
-    targets = ((_futures(batch, stage1, past) - mean.astype(np.float32)) @ P.astype(np.float32)) * mask[:, None]
+    x = ((_futures(batch, stage1, past) - mean.astype(np.float32)) @ P.astype(np.float32)) * mask[:, None]
+    youth = 1 / (1 + since_start(batch)[:, None])
     return _Steps(
         batch,
-        targets,
+        np.concatenate([x, youth], axis=1, dtype=np.float32),
         all=np.flatnonzero(mask),
         first=np.flatnonzero(mask & starts),
         later=np.flatnonzero(mask & ~starts),
-        observations=flat(batch.observations),
     )
 
 

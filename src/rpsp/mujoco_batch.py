@@ -251,11 +251,12 @@ class MujocoBatch(VectorEnv):
 
         self._generators = [seeding.np_random()[0] for _ in range(num_envs)]
         self._max_episode_steps = np.inf if self.spec is None else self.spec.max_episode_steps or np.inf
-        self._steps = np.zeros(num_envs, np.int64)
+        self._steps = np.full(num_envs, -1)  # -1: never reset
         self._observations = np.zeros((num_envs, *template.observation_space.shape))
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)
         self._failed = np.zeros(num_envs, np.bool_)
+        self._first_states: dict[int, tuple[Floats, Floats]] = {}
         self._time = np.zeros(num_envs)
         self._place = np.zeros(num_envs)
 
@@ -272,13 +273,11 @@ class MujocoBatch(VectorEnv):
         for row in rows:
             if seeds[row] is not None:
                 self._generators[row], _ = seeding.np_random(seeds[row])
-            mujoco.mj_resetData(self._model, self.data[row])
-            # Gymnasium's own code draws the first state, made to work on this row's simulation and random stream.
-            self._template.data = self.data[row]
+            # Gymnasium's own code draws the first state. The row's own simulation takes it over at its next step: that
+            # costs more than the drawing, and is then done in the threads.
             self._template.np_random = self._generators[row]
             self._observations[row] = self._template.reset_model()
-            self._time[row] = self.data[row].time
-            self._place[row] = self._positions[row][0] if self._places is None else self._places[row][0]
+            self._first_states[row] = self._template.data.qpos.copy(), self._template.data.qvel.copy()
         self._steps[rows] = 0
         for flags in (self._terminated, self._truncated, self._failed):
             flags[rows] = False
@@ -291,6 +290,8 @@ class MujocoBatch(VectorEnv):
         actions = np.asarray(actions)
         if actions.shape != self.action_space.shape:
             raise UsageError(f"actions have shape {actions.shape}; give {self.action_space.shape}, one row each")
+        if (self._steps < 0).any():
+            raise gymnasium.error.ResetNeeded("MujocoBatch has rows that were never reset; call reset() before step()")
         waiting = self._terminated | self._truncated
         self._simulate(np.flatnonzero(~waiting), actions)
         self._steps += ~waiting
@@ -331,18 +332,32 @@ class MujocoBatch(VectorEnv):
         queue = iter(rows.tolist())
         helping = []
         if self._pool is not None:
-            helping = [self._pool.submit(self._work, queue, actions) for _ in range(self._helpers)]
-        self._work(queue, actions)
-        for helper in helping:
-            helper.result()
+            helpers = min(self._helpers, len(rows) - 1)
+            helping = [self._pool.submit(self._work, queue, actions) for _ in range(helpers)]
+        try:
+            self._work(queue, actions)
+        finally:  # nobody may touch a simulation that a thread still works on, not even after an interrupt
+            for helper in helping:
+                helper.result()
 
     def _work(self, queue: Iterator[int], actions: NDArray[Any]) -> None:
         model, frame_skip, contact_forces = self._model, self._template.frame_skip, self._formulas.contact_forces
         for row in queue:
+            if row in self._first_states:
+                self._begin(row)
             self._controls[row][:] = actions[row]
             mujoco.mj_step(model, self.data[row], frame_skip)
             if contact_forces:  # MuJoCo computes them only on demand; they do not act back on the motion
                 mujoco.mj_rnePostConstraint(model, self.data[row])
+
+    def _begin(self, row: int) -> None:
+        """Put the row's simulation into its first state, as Gymnasium does: from scratch."""
+        data = self.data[row]
+        mujoco.mj_resetData(self._model, data)
+        self._positions[row][:], self._velocities[row][:] = self._first_states.pop(row)
+        mujoco.mj_forward(self._model, data)
+        self._time[row] = data.time
+        self._place[row] = self._positions[row][0] if self._places is None else self._places[row][0]
 
     def _snapshot(self) -> Snapshot:
         positions = _gather(self._positions)
