@@ -1,1 +1,37 @@
-"""Recurrent predictive state policy networks."""
+"""Recurrent predictive state policy networks: reinforcement learning when the agent cannot see the whole state.
+
+The names below are loaded when they are first used, so that importing the package (and `rpsp --help`) is quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rpsp.environments import make
+    from rpsp.experiments.models import PredictiveStateModel
+    from rpsp.experiments.recordings import load_episodes, save_episodes
+    from rpsp.rollouts import explore
+    from rpsp.trajectories import Episode
+
+_HOMES = {
+    "Episode": "rpsp.trajectories",
+    "PredictiveStateModel": "rpsp.experiments.models",
+    "explore": "rpsp.rollouts",
+    "load_episodes": "rpsp.experiments.recordings",
+    "make": "rpsp.environments",
+    "save_episodes": "rpsp.experiments.recordings",
+}
+
+__all__ = ["Episode", "PredictiveStateModel", "explore", "load_episodes", "make", "save_episodes"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rpsp' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -160,7 +160,7 @@ class Selection(Disturbance):
     def delivered_space(self, space: gymnasium.Space) -> gymnasium.Space:
         box = _require_box(space, "observe")
         size = box.shape[0]
-        wrong = [index for index in self._indices if not (isinstance(index, int | np.integer) and 0 <= index < size)]
+        wrong = [index for index in self._indices if not 0 <= index < size]
         if wrong or not self._indices:
             raise UsageError(
                 f"observe={','.join(map(str, self._indices))!r} does not fit an observation of {size} numbers; "
@@ -272,7 +272,7 @@ def _through(on_the_way: Array, rows: Rows, entering: Array) -> Array:
     return queues[:, 0]
 
 
-def _checked_steps(field: str, steps: int) -> int:
+def _checked_steps(field: str, steps: Any) -> int:
     if not isinstance(steps, int | np.integer) or steps < 0:
         raise UsageError(f"{field} must be a whole number, 0 or more, got {steps!r}; give how many steps late")
     return int(steps)
@@ -541,7 +541,7 @@ def make(
     id: str | Callable[[], gymnasium.Env],
     num_envs: int = 1,
     *,
-    observe: str | Sequence[int] | None = None,
+    observe: str | Sequence[int] | NDArray[np.integer[Any]] | None = None,
     obs_noise: float | None = None,
     obs_latency: int | None = None,
     act_latency: int = 0,
@@ -669,13 +669,15 @@ def _check_spaces(name: str, envs: VectorEnv) -> None:
             raise UsageError(f"the {kind}s of {name} are in {space}, not in {supported}; {remedies[kind]}")
 
 
-def _visible(observe: str | Sequence[int] | None, envs: MujocoBatch | SerialBatch) -> Sequence[int] | None:
+def _visible(
+    observe: str | Sequence[int] | NDArray[np.integer[Any]] | None, envs: MujocoBatch | SerialBatch
+) -> Sequence[int] | None:
     """The indices that `observe` stands for; None for everything."""
     id = "" if envs.spec is None else envs.spec.id.removeprefix("rpsp/")
     if observe is None:
         observe = "positions" if id in TASKS else "all"
     if not isinstance(observe, str):
-        return list(observe)
+        return [int(index) if isinstance(index, np.integer) else index for index in observe]
     if observe == "all":
         return None
     if observe != "positions":
@@ -700,7 +702,7 @@ def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
         raise UsageError(f"autoreset_mode={mode!r} is not one of Gymnasium's; give {known}") from error
 
 
-def _check_at_least(field: str, value: int, least: int) -> None:
+def _check_at_least(field: str, value: Any, least: int) -> None:
     if not isinstance(value, int | np.integer) or value < least:
         raise UsageError(f"{field} must be a whole number, {least} or more, got {value!r}")
 

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import GetAttrKey
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
-from rpsp.trajectories import Batch
+from rpsp.trajectories import Batch, Numbers
 
 
 class AbstractFilter(eqx.Module):
@@ -39,6 +39,17 @@ class AbstractFilter(eqx.Module):
     def predict(self, q: Float[Array, " q"], action: Float[Array, " act"]) -> Float[Array, " obs"]:
         """E[o_t | q_t, a_t]."""
         raise NotImplementedError
+
+    def prepare(self, action: Float[Array, " act"], observation: Float[Array, " obs"]) -> PyTree:
+        """What of the update does not depend on the state: computed for many steps at once, outside the scan.
+
+        A filter whose update begins with costly features overrides this and `advance`; others need not know of it.
+        """
+        return action, observation
+
+    def advance(self, q: Float[Array, " q"], prepared: PyTree) -> Float[Array, " q"]:
+        """The rest of the update: `update(q, a, o) = advance(q, prepare(a, o))`."""
+        return self.update(q, *prepared)
 
 
 def constant(**kwargs: Any) -> Any:
@@ -75,9 +86,8 @@ def step(
 
     At a start the reset observation is filtered in as if a null action had caused it: q_1 = f(q_0, 0, o_0).
     """
-    q = jnp.where(start, filter.init(), q)
-    executed = jnp.where(start, 0.0, executed)
-    return filter.update(q, executed, seen)
+    prepared = filter.prepare(jnp.where(start, 0.0, executed), seen)
+    return filter.advance(jnp.where(start, filter.init(), q), prepared)
 
 
 def unroll(
@@ -91,12 +101,18 @@ def unroll(
     if initial is None:
         initial = jnp.broadcast_to(filter.init(), (rows, filter.size))
 
-    def advance(q: Array, at: tuple) -> tuple[Array, Array]:
-        q = jax.vmap(step, in_axes=(None, 0, 0, 0, 0))(filter, q, *at)
+    starts = jnp.asarray(batch.starts)
+    executed = jnp.where(starts[..., None], 0.0, batch.executed)
+    # A bounded number of rows at a time: features in the making are much wider than what comes out.
+    prepared = jax.lax.map(lambda x: jax.vmap(filter.prepare)(*x), (executed, jnp.asarray(batch.seen)), batch_size=16)
+
+    def scanned(q: Array, at: tuple) -> tuple[Array, Array]:
+        prepared, start = at
+        q = jax.vmap(filter.advance)(jnp.where(start[:, None], filter.init(), q), prepared)
         return q, q
 
-    by_time = tuple(jnp.swapaxes(jnp.asarray(x), 0, 1) for x in (batch.executed, batch.seen, batch.starts))
-    return jnp.swapaxes(jax.lax.scan(advance, initial, by_time)[1], 0, 1)
+    by_time = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (prepared, starts))
+    return jnp.swapaxes(jax.lax.scan(scanned, initial, by_time)[1], 0, 1)
 
 
 compiled_unroll = eqx.filter_jit(unroll)
@@ -114,6 +130,21 @@ def to_float32(filter: Tree) -> Tree:
 def to_float64(filter: Tree) -> Tree:
     """A filter ready to be fitted: its floating-point arrays as numpy arrays."""
     return jax.tree.map(lambda x: np.asarray(x, np.float64) if _is_floating(x) else x, filter)
+
+
+def random_like(filter: Tree, *, key: PRNGKeyArray) -> Tree:
+    """The same filter with every trainable array drawn anew: the ablation of a fitted initialisation (random_PSR).
+
+    A matrix or tensor is drawn from N(0, 1/fan_in), its first axis being the fan-in; a vector from N(0, 1/size).
+    """
+    moving, fixed = eqx.partition(filter, trainable(filter))
+    arrays, structure = jax.tree.flatten(moving)
+    keys = jax.random.split(key, len(arrays))
+    drawn = [
+        jax.random.normal(k, x.shape, jnp.float32) / np.sqrt(max(1, *x.shape[:1]))
+        for k, x in zip(keys, arrays, strict=True)
+    ]
+    return eqx.combine(jax.tree.unflatten(structure, drawn), fixed)
 
 
 def _is_floating(x: Any) -> bool:
@@ -159,7 +190,7 @@ class ObservationWindow(AbstractFilter):
     Predicts linearly, o_t ≈ W_predᵀ [q_t, a_t, 1].
     """
 
-    W_pred: Float[Array, "q_a_1 obs"]
+    W_pred: Float[Numbers, "q_a_1 obs"]
     window: int = eqx.field(static=True)
 
     def init(self) -> Float[Array, " q"]:
@@ -212,10 +243,14 @@ class Concatenated(AbstractFilter):
         return jnp.concatenate([self.first.init(), self.second.init()])
 
     def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
+        return self.advance(q, self.prepare(action, observation))
+
+    def prepare(self, action: Array, observation: Array) -> PyTree:
+        return self.first.prepare(action, observation), self.second.prepare(action, observation)
+
+    def advance(self, q: Array, prepared: PyTree) -> Float[Array, " q"]:
         n = self.first.size
-        return jnp.concatenate(
-            [self.first.update(q[:n], action, observation), self.second.update(q[n:], action, observation)]
-        )
+        return jnp.concatenate([self.first.advance(q[:n], prepared[0]), self.second.advance(q[n:], prepared[1])])
 
     def predict(self, q: Array, action: Array) -> Float[Array, " obs"]:
         return self.first.predict(q[: self.first.size], action)

@@ -46,22 +46,22 @@ def ridge(X: Matrix, Y: Matrix, strength: float) -> Matrix:
 
 def outer(A: Float[np.ndarray, "n a"], B: Float[np.ndarray, "n b"]) -> Float[np.ndarray, "n a_b"]:
     """Row by row the vectorised outer product a ⊗ b: entry (i, j) of a bᵀ at i·len(b) + j."""
-    return (A[:, :, None] * B[:, None, :]).reshape(len(A), -1)
+    return (A[:, :, None] * B[:, None, :]).reshape(len(A), A.shape[1] * B.shape[1])
 
 
 def randomized_svd(X: Float[np.ndarray, "n d"], rank: int, *, rng: np.random.Generator) -> Float[np.ndarray, "d r"]:
     """The `rank` leading right singular vectors of X as columns (Halko, Martinsson and Tropp 2011).
 
-    Ten extra probe vectors and four power iterations, re-orthogonalised. Where a full decomposition is as cheap, that
+    Ten extra probe vectors and two power iterations, re-orthogonalised. Where a full decomposition is as cheap, that
     is taken instead. The rank returned is never more than X has directions.
     """
     n, d = X.shape
     rank = min(rank, n, d)
     if d <= 2 * (rank + 10):
-        values, vectors = np.linalg.eigh(X.T @ X)
+        vectors = np.linalg.eigh(X.T @ X)[1]
         return signed(vectors[:, ::-1][:, :rank])
     probe = np.linalg.qr(X @ rng.standard_normal((d, min(rank + 10, n))))[0]
-    for _ in range(4):
+    for _ in range(2):
         probe = np.linalg.qr(X @ np.linalg.qr(X.T @ probe)[0])[0]
     return signed(np.linalg.svd(probe.T @ X, full_matrices=False)[2][:rank].T)
 
@@ -85,7 +85,9 @@ def conditional_operators(
     return np.linalg.solve(squared, C_bb @ C_ab.transpose(0, 2, 1)).transpose(0, 2, 1)
 
 
-def kernel_bayes_weights(C: Float[Array, "d d"], phi: Float[Array, " d"], strength: Array | float) -> Float[Array, " d"]:
+def kernel_bayes_weights(
+    C: Float[Array, "d d"], phi: Float[Array, " d"], strength: Array | float
+) -> Float[Array, " d"]:
     """v = (C² + λI)⁻¹ C φ for symmetric C, safe in float32.
 
     Solved through the Cholesky factor of C² + λI, whose eigenvalues are at least λ.

@@ -2,8 +2,8 @@
 
 Gymnasium steps its environments one after another and spends a third of the time in Python. Here every environment is
 one `MjData`; threads run `mj_step` over them, which releases Python's lock, and observation, reward and termination are
-then computed for the whole batch at once. The numbers are Gymnasium's own, bit for bit: parameters and resets come from
-one of its environments, the template, and only the formulas of `step` are written out again below.
+then computed for the whole batch at once. The numbers are Gymnasium's own, bit for bit: every parameter is read from
+one of its environments, the template, and only the formulas of `step` and `reset` are written out again below.
 
 `mujoco.rollout` is not used: it keeps one simulation per thread instead of one per environment, so it loses the
 solver's warm start (the numbers would differ from Gymnasium's) and the contact forces.
@@ -63,14 +63,14 @@ def rows_to_reset(options: Mapping[str, Any] | None, num_envs: int) -> Rows:
     return np.flatnonzero(mask)
 
 
-def unusable(observations: NDArray[Any], rewards: Floats | float) -> Bools:
+def unusable(observations: NDArray[Any], rewards: Floats | float) -> Bools | np.bool_:
     """Whether a step returned a number that is not finite. Any leading axes; the last one is the observation's."""
     return ~(np.isfinite(observations).all(axis=-1) & np.isfinite(rewards))
 
 
-def diverged(warnings: NDArray[np.int32], time_before: Floats | float, time_after: Floats | float) -> Bools:
+def diverged(warnings: NDArray[np.int32], time_before: Floats | float, time_after: Floats | float) -> Bools | np.bool_:
     """Whether MuJoCo gave a simulation up: the reset is silent, but a warning is counted and time starts again."""
-    return warnings.any(axis=-1) | np.asarray(time_after < time_before)
+    return warnings.any(axis=-1) | (time_after < time_before)
 
 
 def simulation_of(env: gymnasium.Env) -> Any:
@@ -95,9 +95,17 @@ class Snapshot:
 Template = Any
 
 
+def _uniform(generator: np.random.Generator, scale: float, size: int) -> Floats:
+    return generator.uniform(-scale, scale, size)
+
+
+def _normal(generator: np.random.Generator, scale: float, size: int) -> Floats:
+    return scale * generator.standard_normal(size)
+
+
 @dataclass(frozen=True)
 class _Formulas:
-    """What Gymnasium's `step` computes for one task, over a batch."""
+    """What Gymnasium's `step` and `reset` compute for one task; those of `step` over a batch."""
 
     healthy: Callable[[Template, Snapshot], Bools]
     reward: Callable[[Template, Snapshot, Floats, NDArray[Any], Bools], Floats]
@@ -107,6 +115,8 @@ class _Formulas:
     velocity_limit: float = np.inf
     """Observed velocities are clipped to it."""
     contact_forces: bool = False
+    scatter_velocities: Callable[[np.random.Generator, float, int], Floats] = _uniform
+    """How far a reset puts them off, given the scale and how many there are."""
 
 
 def _between(values: Floats, limits: tuple[float, float]) -> Bools:
@@ -175,7 +185,7 @@ def _survival(env: Template, now: Snapshot, way: Floats, actions: NDArray[Any], 
 _TASKS = {
     "InvertedPendulum-v5": _Formulas(_pendulum_healthy, _survival),
     "Swimmer-v5": _Formulas(_always, _progress),
-    "HalfCheetah-v5": _Formulas(_always, _progress),
+    "HalfCheetah-v5": _Formulas(_always, _progress, scatter_velocities=_normal),
     "Hopper-v5": _Formulas(_hopper_healthy, _progress_upright, velocity_limit=10.0),
     "Walker2d-v5": _Formulas(_walker_healthy, _progress_upright, velocity_limit=10.0),
     "Ant-v5": _Formulas(
@@ -183,6 +193,7 @@ _TASKS = {
         _ant_reward,
         place=lambda env, data: data.body(env._main_body).xpos[:1],
         contact_forces=True,
+        scatter_velocities=_normal,
     ),
 }
 BATCHED_IDS = tuple(_TASKS)
@@ -238,7 +249,7 @@ class MujocoBatch(VectorEnv):
         self._template = template
         self._model: mujoco.MjModel = template.model
         self.data = [mujoco.MjData(self._model) for _ in range(num_envs)]
-        """The simulation of every environment."""
+        """The simulation of every environment; after a reset it takes up its first state only at its next step."""
         # Looking an array up in MjData costs as much as copying it, so views of them are kept.
         self._controls = [data.ctrl for data in self.data]
         self._positions = [data.qpos for data in self.data]
@@ -256,6 +267,8 @@ class MujocoBatch(VectorEnv):
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)
         self._failed = np.zeros(num_envs, np.bool_)
+        # The first states of rows that were reset and not stepped since. Preparing a simulation costs more than drawing
+        # them, so it is left to the threads of the next step.
         self._first_states: dict[int, tuple[Floats, Floats]] = {}
         self._time = np.zeros(num_envs)
         self._place = np.zeros(num_envs)
@@ -273,11 +286,10 @@ class MujocoBatch(VectorEnv):
         for row in rows:
             if seeds[row] is not None:
                 self._generators[row], _ = seeding.np_random(seeds[row])
-            # Gymnasium's own code draws the first state. The row's own simulation takes it over at its next step: that
-            # costs more than the drawing, and is then done in the threads.
-            self._template.np_random = self._generators[row]
-            self._observations[row] = self._template.reset_model()
-            self._first_states[row] = self._template.data.qpos.copy(), self._template.data.qvel.copy()
+            self._first_states[row] = self._draw_first_state(self._generators[row])
+        positions, velocities = (np.array(part) for part in zip(*map(self._first_states.get, rows), strict=True))
+        no_forces = np.zeros((len(rows), self.data[0].cfrc_ext.size))
+        self._observations[rows] = self._observe(Snapshot(positions, velocities, positions[:, 0], no_forces))
         self._steps[rows] = 0
         for flags in (self._terminated, self._truncated, self._failed):
             flags[rows] = False
@@ -341,14 +353,22 @@ class MujocoBatch(VectorEnv):
                 helper.result()
 
     def _work(self, queue: Iterator[int], actions: NDArray[Any]) -> None:
-        model, frame_skip, contact_forces = self._model, self._template.frame_skip, self._formulas.contact_forces
+        # While one thread runs Python the others cannot return from the physics: every look-up in this loop counts.
+        model, frame_skip, simulations, controls = self._model, self._template.frame_skip, self.data, self._controls
+        first_states, contact_forces = self._first_states, self._formulas.contact_forces
         for row in queue:
-            if row in self._first_states:
+            if row in first_states:
                 self._begin(row)
-            self._controls[row][:] = actions[row]
-            mujoco.mj_step(model, self.data[row], frame_skip)
+            controls[row][:] = actions[row]
+            mujoco.mj_step(model, simulations[row], frame_skip)
             if contact_forces:  # MuJoCo computes them only on demand; they do not act back on the motion
-                mujoco.mj_rnePostConstraint(model, self.data[row])
+                mujoco.mj_rnePostConstraint(model, simulations[row])
+
+    def _draw_first_state(self, generator: np.random.Generator) -> tuple[Floats, Floats]:
+        env, scale = self._template, self._template._reset_noise_scale
+        positions = env.init_qpos + _uniform(generator, scale, self._model.nq)
+        velocities = env.init_qvel + self._formulas.scatter_velocities(generator, scale, self._model.nv)
+        return positions, velocities
 
     def _begin(self, row: int) -> None:
         """Put the row's simulation into its first state, as Gymnasium does: from scratch."""

@@ -33,6 +33,8 @@ class KernelBayesFilter(AbstractFilter):
     W_hor: Float[Numbers, "q_psi_a k_obs"]
     """E[o_{t:t+k-1} | q_t, a_{t:t+k-1}] = W_horᵀ (q_t ⊗ ψ_a(a_{t:t+k-1}))."""
 
+    future_length: int = eqx.field(static=True)
+    """k."""
     phi_o: FeatureMap = constant()
     phi_a: FeatureMap = constant()
     psi_a: FeatureMap = constant()
@@ -49,14 +51,20 @@ class KernelBayesFilter(AbstractFilter):
     low: Float[Numbers, " q"] = constant()
     high: Float[Numbers, " q"] = constant()
     """The box that states are clamped to: a norm clamp would do nothing, the constant feature dominates the norm."""
-    future_length: int = eqx.field(static=True)
 
     def init(self) -> Float[Array, " q"]:
         return jnp.asarray(self.q0)
 
     def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
         """q_{t+1} = f_cond(W_ext q_t, a_t, o_t)."""
-        phi_a, phi_o = self.phi_a(action), self.phi_o(observation)
+        return self.advance(q, self.prepare(action, observation))
+
+    def prepare(self, action: Array, observation: Array) -> tuple[Float[Array, " phi_a"], Float[Array, " phi_o"]]:
+        """φ_a(a_t) and φ_o(o_t)."""
+        return self.phi_a(action), self.phi_o(observation)
+
+    def advance(self, q: Array, prepared: tuple[Array, Array]) -> Float[Array, " q"]:
+        phi_a, phi_o = prepared
         C_ex, C_oo = self.extend(q, phi_a)
         return self.condition(C_ex, C_oo, phi_a, phi_o)
 
@@ -132,9 +140,10 @@ class TabularFilter(AbstractFilter):
         """
         joint = jnp.maximum(jnp.tensordot(p, action, ((2,), (0,))), 0.0)  # [o, o_k, a_k] given this action
         totals = joint.sum(axis=1, keepdims=True)
-        given = joint / jnp.maximum(totals, 1e-30)
-        # A column that lost all its mass to clipping (the observation was impossible) becomes uniform, not zero.
-        given = jnp.where(totals > 1e-12, given, 1.0 / given.shape[1])
+        # A column that lost all its mass to clipping (the observation was impossible) becomes uniform, not zero; and is
+        # divided by one, because a division by almost nothing has no finite gradient even where it is not used.
+        left = totals > 1e-12
+        given = jnp.where(left, joint / jnp.where(left, totals, 1.0), 1.0 / joint.shape[1])
         return jnp.tensordot(observation, given, 1)
 
     def predict(self, q: Array, action: Array) -> Float[Array, " obs"]:

@@ -77,7 +77,7 @@ def refine(
     optimiser = optax.apply_if_finite(
         optax.chain(
             optax.clip_by_global_norm(settings.max_norm),
-            optax.adam(optax.cosine_decay_schedule(settings.learning_rate, settings.epochs * per_epoch)),
+            optax.adam(optax.cosine_decay_schedule(settings.learning_rate, max(1, settings.epochs * per_epoch))),
         ),
         max_consecutive_errors=2**30,
     )
@@ -97,17 +97,13 @@ def refine(
     return Refined(best, errors, best_epoch)
 
 
-def prediction_loss(
-    filter: AbstractFilter, states: Float[Array, "row time q"], batch: Batch
-) -> Float[Array, ""]:
+def prediction_loss(filter: AbstractFilter, states: Float[Array, "row time q"], batch: Batch) -> Float[Array, ""]:
     """ℓ₂ per step: ‖E[o_t | q_t, a_t] − o_t‖², averaged over steps and summed over observation dimensions."""
     errors = predictions(filter, states, jnp.asarray(batch.performed)) - batch.observations
     return _masked_mean(jnp.sum(errors**2, axis=-1), jnp.asarray(batch.mask))
 
 
-def horizon_loss(
-    filter: KernelBayesFilter, states: Float[Array, "row time q"], futures: Futures
-) -> Float[Array, ""]:
+def horizon_loss(filter: KernelBayesFilter, states: Float[Array, "row time q"], futures: Futures) -> Float[Array, ""]:
     """‖W_horᵀ(q_t ⊗ ψ_a(a_{t:t+k-1})) − o_{t:t+k-1}‖² / k, averaged over the steps that have such a future."""
     errors = jax.vmap(jax.vmap(filter.predict_horizon))(states, jnp.asarray(futures.actions)) - futures.observations
     return _masked_mean(jnp.sum(errors**2, axis=-1).mean(axis=-1), jnp.asarray(futures.mask))

@@ -6,8 +6,9 @@ Time, as everywhere in this package: the reset observation is `o_0`; at step t â
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import numpy as np
@@ -15,7 +16,11 @@ from jaxtyping import Array, Bool, Float
 
 from rpsp.errors import UsageError
 
-Numbers = np.ndarray | Array  # what a batch may be made of: numpy when it is packed, jax inside a compiled function
+if TYPE_CHECKING:
+    Numbers = Any  # a static checker cannot follow code that is numpy when fitting and jax when running
+else:
+    Numbers = np.ndarray | Array
+"""What batches and feature maps are made of: numpy while data are packed and fitted, jax inside a compiled function."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,14 +77,20 @@ class Batch(eqx.Module):
         return rows, time
 
 
-def as_episodes(recordings: Sequence[Episode | tuple[np.ndarray, np.ndarray]]) -> list[Episode]:
+def as_episodes(recordings: Any) -> list[Episode]:
     """Check recorded episodes and give them one form, or say in one sentence which episode is wrong and why.
 
     A recording is an `Episode` or a pair `(observations, actions)` of arrays of numbers, with one more observation than
-    actions. A flat array of length T is read as T one-dimensional readings.
+    actions. A flat array of length T is read as T one-dimensional readings. Anything at all may be given: it is this
+    function that says what is wrong with it.
     """
     if isinstance(recordings, Episode):
         recordings = [recordings]
+    if not isinstance(recordings, Iterable):
+        raise UsageError(
+            f"episodes: expected a list of (observations, actions) pairs, got {type(recordings).__name__}; put the "
+            "episodes in a list."
+        )
     recordings = list(recordings)
     if not recordings:
         raise UsageError("episodes: the list is empty; give at least one (observations, actions) pair.")
@@ -126,7 +137,10 @@ def as_episodes(recordings: Sequence[Episode | tuple[np.ndarray, np.ndarray]]) -
 
 def _table(array: object, name: str) -> Float[np.ndarray, "n d"]:
     """One array of an episode as a float table, checked."""
-    array = np.asarray(array)
+    try:
+        array = np.asarray(array)
+    except ValueError as error:
+        raise UsageError(f"{name}: is not a table; every row must have the same length.") from error
     if array.dtype.kind not in "fiub":
         raise UsageError(f"{name}: has dtype {array.dtype}; give real numbers (float or int).")
     if array.ndim == 1:
@@ -207,6 +221,7 @@ def _first_fit(lengths: np.ndarray, row_length: int) -> tuple[np.ndarray, np.nda
 def split(episodes: Sequence[Episode], fraction: float, *, rng: np.random.Generator) -> tuple[list, list]:
     """Whole episodes for fitting and for holding out: about `fraction` of the *steps* held out, at least one each.
 
+    The longest episode is never held out: if any is long enough for a window, it is there to be fitted.
     With a single episode nothing can be held out whole; its last part serves, cut off as an episode of its own.
     """
     if len(episodes) == 1:
@@ -219,7 +234,8 @@ def split(episodes: Sequence[Episode], fraction: float, *, rng: np.random.Genera
         return [head], [tail]
     lengths = np.array([len(episode) for episode in episodes])
     order = rng.permutation(len(episodes))
+    order = np.append(order[order != lengths.argmax()], lengths.argmax())
     before = np.cumsum(lengths[order]) - lengths[order]
     held = before < fraction * lengths.sum()
-    held[-1] = False  # something must be left to fit
+    held[-1] = False
     return [episodes[i] for i in order[~held]], [episodes[i] for i in order[held]]

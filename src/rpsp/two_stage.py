@@ -6,7 +6,7 @@ no local optimum can be met.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -77,7 +77,7 @@ def one_hot_maps(symbols: int, actions: int, past: int, future: int) -> Maps:
     )
 
 
-SAMPLE = 10_000  # steps on which widths and projections are fitted; the regressions use every step
+SAMPLE = 4_000  # steps on which widths and projections are fitted; the regressions use every step
 
 
 def fit_maps(index: WindowIndex, settings: TwoStageSettings, *, rng: np.random.Generator) -> Maps:
@@ -107,7 +107,8 @@ def fit_two_stage(
     sample = index.sample(SAMPLE, rng=rng)
     some = _features(sample, maps)
     U = _Derived(*(randomized_svd(x, settings.dimension, rng=rng) for x in some.derived))
-    denoise = _stage1(index, maps, U, settings)
+    chunks = _Chunks(index, maps)
+    denoise = _stage1(chunks, U, settings)
 
     U_q = randomized_svd(denoise(some)[0], settings.state_dimension or settings.dimension, rng=rng)
     d = U_q.shape[1]
@@ -115,8 +116,8 @@ def fit_two_stage(
     phi_o, phi_a, psi_o, psi_a = (x.shape[1] for x in (some.phi_o, some.phi_a, some.psi_o, some.psi_a))
     stage2 = NormalEquations(d, xi_o * xi_a + oo * phi_a)
     total, squares = np.zeros(d), np.zeros(d)
-    for _, w in index.chunks():
-        state, extended, covariance = denoise(_features(w, maps))
+    for f in chunks:
+        state, extended, covariance = denoise(f)
         q = state @ U_q
         stage2.add(q, np.concatenate([extended, covariance], axis=1))
         total, squares = total + q.sum(axis=0), squares + (q**2).sum(axis=0)
@@ -213,10 +214,12 @@ def fit_tabular(batch: Batch, held_out: Batch, settings: TabularSettings | None 
     found, history = np.unique(history, return_inverse=True)
     weights = np.sqrt(np.bincount(history))[:, None]
     o_k, a_k = symbols**future, actions**future
-    q = _tables(history, *short, (len(found), o_k, a_k), smoothing).reshape(len(found), -1)
-    p = _tables(history, *long, (len(found), symbols * o_k, actions * a_k), smoothing).reshape(len(found), -1)
+    q = _tables(history, (short[0], short[1]), (len(found), o_k, a_k), smoothing).reshape(len(found), -1)
+    p = _tables(history, (long[0], long[1]), (len(found), symbols * o_k, actions * a_k), smoothing).reshape(
+        len(found), -1
+    )
     began = start >= 0
-    W_first = _tables(start[began], *(x[began] for x in short), (symbols, o_k, a_k), smoothing)
+    W_first = _tables(start[began], (short[0][began], short[1][began]), (symbols, o_k, a_k), smoothing)
     directions = np.linalg.svd(weights * q, full_matrices=False)[2].T
 
     def with_rank(rank: int) -> TabularFilter:
@@ -236,10 +239,10 @@ def _sequence(one_hot: Float[np.ndarray, "n k_size"], size: int, length: int) ->
 
 
 def _tables(
-    group: np.ndarray, outcome: np.ndarray, given: np.ndarray, shape: tuple[int, int, int], smoothing: float
+    group: np.ndarray, outcome_given: tuple[np.ndarray, np.ndarray], shape: tuple[int, int, int], smoothing: float
 ) -> Float[np.ndarray, "groups outcomes givens"]:
     """P(outcome | group, given) by counting, drawn by `smoothing` pseudo-counts towards P(outcome | given)."""
-    counts = np.bincount(np.ravel_multi_index((group, outcome, given), shape), minlength=np.prod(shape)).reshape(shape)
+    counts = np.bincount(np.ravel_multi_index((group, *outcome_given), shape), minlength=np.prod(shape)).reshape(shape)
     overall = counts.sum(axis=0) + 1 / shape[1]
     overall = overall / overall.sum(axis=0)
     return (counts + smoothing * overall) / (counts.sum(axis=1, keepdims=True) + smoothing)
@@ -275,6 +278,24 @@ def _features(w: Windows, maps: Maps) -> _Features:
     return _Features(maps.history(w.history), phi_o, phi_a, psi_o, psi_a, derived)
 
 
+class _Chunks:
+    """The features of all steps, a bounded number at a time; kept for the next pass where one chunk is all there is."""
+
+    def __init__(self, index: WindowIndex, maps: Maps):
+        self.index, self.maps = index, maps
+        self.only: _Features | None = None
+
+    def __iter__(self) -> Iterator[_Features]:
+        if self.only is not None:
+            yield self.only
+            return
+        for _, w in self.index.chunks():
+            features = _features(w, self.maps)
+            if len(self.index) == len(features.history):
+                self.only = features
+            yield features
+
+
 def _lower(phi: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d_d1_2"]:
     """The lower triangle of φ φᵀ, row by row."""
     i, j = np.tril_indices(phi.shape[1])
@@ -296,7 +317,7 @@ def _pairs(f: _Features, U: _Derived) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def _stage1(
-    index: WindowIndex, maps: Maps, U: _Derived, settings: TwoStageSettings
+    chunks: _Chunks, U: _Derived, settings: TwoStageSettings
 ) -> Callable[[_Features], list[Float[np.ndarray, "n a_b"]]]:
     """Fit the three stage-1 regressions; the function returned gives the denoised operators C_{A|B} of any features.
 
@@ -311,8 +332,8 @@ def _stage1(
         return [(f.history, np.concatenate([outer(A, B), outer(B, B)], axis=1)) for A, B in _pairs(f, U)]
 
     equations: list[NormalEquations] = []
-    for _, w in index.chunks():
-        for i, (X, Y) in enumerate(problems(_features(w, maps))):
+    for f in chunks:
+        for i, (X, Y) in enumerate(problems(f)):
             if i == len(equations):
                 equations.append(NormalEquations(X.shape[1], Y.shape[1]))
             equations[i].add(X, Y)
@@ -326,9 +347,7 @@ def _stage1(
                 operators = (f.history @ W.reshape(-1, b * a)).reshape(n, b, a).transpose(0, 2, 1)
             else:
                 C_ab, C_bb = np.split(f.history @ W, [a * b], axis=1)
-                operators = conditional_operators(
-                    C_ab.reshape(n, a, b), C_bb.reshape(n, b, b), settings.division_ridge
-                )
+                operators = conditional_operators(C_ab.reshape(n, a, b), C_bb.reshape(n, b, b), settings.division_ridge)
             out.append(operators.reshape(n, a * b))
         return out
 

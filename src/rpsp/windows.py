@@ -83,7 +83,7 @@ def window_index(batch: Batch, past: int, future: int, *, padded: bool = True) -
         enough &= since >= past
     steps = np.flatnonzero(enough)
     if len(steps) == 0:
-        longest = int((since + 1).max(initial=0, where=flat(batch.mask)))
+        longest = longest_episode(batch)
         needed = future + 1 if padded else past + future + 1
         remedy = f"future={longest - 1}" if padded and longest > 1 else "a smaller past and future, or padded windows"
         raise UsageError(
@@ -92,6 +92,11 @@ def window_index(batch: Batch, past: int, future: int, *, padded: bool = True) -
             + f" needs {needed}; bring longer episodes or choose {remedy}."
         )
     return WindowIndex(batch, past, future, padded, steps, since)
+
+
+def longest_episode(batch: Batch) -> int:
+    """Steps of the longest episode."""
+    return int((since_start(batch) + 1).max(initial=0, where=flat(batch.mask)))
 
 
 def since_start(batch: Batch) -> Int[np.ndarray, " row_time"]:

@@ -1,0 +1,30 @@
+"""Measure everything again: `python -m benchmarks [NAME …]`. Each writes benchmarks/results/NAME.json.
+
+`python -m benchmarks --docs` draws docs/benchmarks.md and its figures from those files, so no figure there is typed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+from benchmarks.document import write_page
+
+NAMES = ("batch_stepping", "exact_bayes", "kalman", "prediction", "timing")
+RESULTS = Path(__file__).parent / "results"
+
+
+def main(arguments: list[str]) -> None:
+    if arguments != ["--docs"]:
+        for name in arguments or NAMES:
+            print(f"— {name}", flush=True)
+            figures = importlib.import_module(f"benchmarks.{name}").main()
+            RESULTS.mkdir(exist_ok=True)
+            (RESULTS / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n")
+    write_page(RESULTS, Path(__file__).parents[1] / "docs")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

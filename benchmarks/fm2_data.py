@@ -1,0 +1,94 @@
+"""Data of a trained policy: a two-frame policy trained by TRPO, then recorded.
+
+    python -m benchmarks.fm2_data InvertedPendulum-v5 60 [seed]      trains, printing the return of every iteration
+
+A predictive model must be judged on the data of a policy that has learned something: random Hopper episodes last 20
+steps. The quickest such policy is finite memory, FM2, which needs no model.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import jax
+import numpy as np
+
+from rpsp.environments import TASKS, make
+from rpsp.features import fit_scaling
+from rpsp.filters import compiled_unroll, observation_window
+from rpsp.policies import Agent, GaussianPolicy
+from rpsp.rollouts import action_units, collect, explore
+from rpsp.trajectories import Episode, pack
+from rpsp.trpo import trpo
+
+Log = Callable[[int, dict[str, float]], None]
+
+
+def trained_policy_data(
+    env_id: str, *, iterations: int, samples: int, seed: int, log: Log | None = None
+) -> tuple[list[Episode], list[Episode]]:
+    """Episodes of an FM2 policy after `iterations` of TRPO on a paper task: for fitting and for testing.
+
+    Each list has at least `samples` steps. Observations are the task's own, unscaled; actions are the executed ones,
+    scaled so that [−1, 1] is their range. `log(iteration, diagnostics)` is called after every iteration.
+    """
+    task = TASKS[env_id]
+    envs = make(env_id, max(1, task.batch_samples // task.max_episode_steps))
+    try:
+        explored = explore(envs, episodes=task.exploration_episodes, seed=seed)
+        scaling = fit_scaling(np.concatenate([episode.observations for episode in explored]))
+        actions = action_units(envs).size
+        window = observation_window(2, explored[0].observations.shape[1], actions)
+        batch = pack([replace(e, observations=scaling.encode(e.observations)) for e in explored])
+        inputs = fit_scaling(np.asarray(compiled_unroll(window, batch), np.float64)[batch.mask])
+        agent = Agent(window, GaussianPolicy(window.size, actions, scaling=inputs, key=jax.random.key(seed)))
+        rule = trpo()
+        memory = rule.init(agent)
+        for iteration in range(iterations):
+            started = time.perf_counter()
+            collected = collect(
+                agent, envs, scaling=scaling, samples=task.batch_samples, seed=seed, iteration=iteration
+            )
+            acted = time.perf_counter()
+            # One row length and few row counts: few compilations.
+            batch = pack(collected.episodes, row_length=task.max_episode_steps, row_multiple=4)
+            agent, memory, diagnostics = rule.step(agent, memory, batch)
+            if log is not None:
+                seconds = {"acting_seconds": acted - started, "update_seconds": time.perf_counter() - acted}
+                log(iteration, collected.stats | {k: float(v) for k, v in diagnostics.items()} | seconds)
+        fitting, testing = (
+            collect(agent, envs, scaling=scaling, samples=samples, seed=seed, iteration=iterations + i)
+            for i in range(2)
+        )
+    finally:
+        envs.close()
+
+    def raw(episode: Episode) -> Episode:
+        return replace(episode, observations=scaling.decode(episode.observations), drawn=None)
+
+    return [raw(e) for e in fitting.episodes], [raw(e) for e in testing.episodes]
+
+
+def main(env_id: str, iterations: int, seed: int = 0) -> None:
+    def log(iteration: int, d: dict[str, float]) -> None:
+        print(
+            f"{iteration:4d}  return {d['mean_return']:8.1f}  samples {d['samples']:6.0f}  kl {d['kl']:.4f}  "
+            f"gain {d['surrogate_improvement']:.4f}  ev {d['explained_variance']:.2f}  log_std {d['log_std']:.2f}  "
+            f"acting {d['acting_seconds']:.2f} s  update {d['update_seconds']:.3f} s  "
+            f"skipped {d['skipped']:.0f}  dropped {d['dropped_episodes']:.0f}",
+            flush=True,
+        )
+
+    fitting, testing = trained_policy_data(
+        env_id, iterations=iterations, samples=TASKS[env_id].batch_samples, seed=seed, log=log
+    )
+    for name, episodes in (("fitting", fitting), ("testing", testing)):
+        returns = [e.rewards.sum() for e in episodes if e.rewards is not None]
+        print(f"{name}: {len(episodes)} episodes, {sum(map(len, episodes))} steps, mean return {np.mean(returns):.1f}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), *map(int, sys.argv[3:4]))

@@ -1,0 +1,165 @@
+"""Trees of arrays in files that cannot run code: safetensors with a checksum, written atomically.
+
+A module becomes a description (class names from a fixed list, static values) beside its arrays. Reading builds nothing
+but those classes, checks the SHA-256 of every array's bytes, and never unpickles.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from rpsp import features, filters, inference, psr, rivals
+from rpsp.errors import FileFormatError, StorageError
+
+FORMAT = 1
+MAX_BYTES = 4 << 30  # a model of this project is a few megabytes; nothing sensible is larger
+
+READABLE: dict[str, type] = {
+    cls.__name__: cls
+    for cls in (
+        eqx.nn.GRUCell,
+        eqx.nn.Linear,
+        features.OneHot,
+        features.OneHotSequence,
+        features.RandomFourierFeatures,
+        features.Scaling,
+        filters.Concatenated,
+        filters.GRU,
+        filters.ObservationWindow,
+        inference.Bumps,
+        inference.InferenceFilter,
+        psr.KernelBayesFilter,
+        psr.TabularFilter,
+        rivals.Autoregression,
+        rivals.Fourier,
+        rivals.Nothing,
+    )
+}
+"""The classes that a file may name. Anything else in a file is refused."""
+
+
+def describe(tree: Any, arrays: dict[str, np.ndarray], name: str = "tree") -> Any:
+    """The JSON description of a tree; its arrays are put into `arrays` under their paths."""
+    if isinstance(tree, eqx.Module):
+        if READABLE.get(type(tree).__name__) is not type(tree):
+            raise TypeError(f"{type(tree).__name__} is not in checkpoints.READABLE; add it there to save it.")
+        fields = {f.name: describe(getattr(tree, f.name), arrays, f"{name}.{f.name}") for f in dataclasses.fields(tree)}
+        return {"class": type(tree).__name__, "fields": fields}
+    if isinstance(tree, np.ndarray | jax.Array):
+        arrays[name] = np.ascontiguousarray(tree)
+        return {"array": name, "jax": isinstance(tree, jax.Array)}
+    if isinstance(tree, tuple):
+        return {"tuple": [describe(x, arrays, f"{name}.{i}") for i, x in enumerate(tree)]}
+    if isinstance(tree, bool | int | float | str | None):
+        return {"value": tree}
+    raise TypeError(f"{name}: cannot save a {type(tree).__name__}.")
+
+
+def rebuild(description: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """The tree that `describe` described. Only classes in `READABLE` are made, and their `__init__` is not run."""
+    if "array" in description:
+        array = arrays[description["array"]]
+        return jnp.asarray(array) if description["jax"] else array
+    if "tuple" in description:
+        return tuple(rebuild(x, arrays) for x in description["tuple"])
+    if "value" in description:
+        value = description["value"]
+        if not isinstance(value, bool | int | float | str | None):
+            raise TypeError(f"{value!r} is not a plain value")
+        return value
+    cls = READABLE[description["class"]]
+    expected = {f.name for f in dataclasses.fields(cls)}
+    if set(description["fields"]) != expected:
+        raise KeyError(f"{cls.__name__} has other fields")
+    module = object.__new__(cls)
+    for name, value in description["fields"].items():
+        object.__setattr__(module, name, rebuild(value, arrays))
+    return module
+
+
+def write_tree(path: Path, tree: Any, extra: dict[str, Any], *, overwrite: bool = False) -> None:
+    """Write a tree and some JSON beside it to one file, atomically: it is there whole or not at all."""
+    if path.exists() and not overwrite:
+        raise StorageError(f"{path}: exists already; choose another path or pass overwrite=True.")
+    arrays: dict[str, np.ndarray] = {}
+    header = {"format": FORMAT, "tree": describe(tree, arrays), "extra": extra, "sha256": digest(arrays)}
+    write_bytes(path, save(arrays, {"rpsp": json.dumps(header)}))
+
+
+def read_tree(path: Path) -> tuple[Any, dict[str, Any]]:
+    """What `write_tree` wrote, or a `FileFormatError` in one sentence."""
+    data = read_bytes(path)
+    try:
+        length = int.from_bytes(data[:8], "little")
+        header = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["rpsp"])
+        arrays = load(data)
+    except (ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
+        raise FileFormatError(f"{path}: is not an rpsp model file, or is cut off; save the model again.") from error
+    if header.get("format") != FORMAT:
+        raise FileFormatError(
+            f"{path}: has format {header.get('format')!r}, this version of rpsp reads format {FORMAT}; save it again."
+        )
+    if header.get("sha256") != digest(arrays):
+        raise FileFormatError(f"{path}: its contents do not match its checksum; the file is damaged, use another copy.")
+    try:
+        return rebuild(header["tree"], arrays), dict(header["extra"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FileFormatError(
+            f"{path}: describes something that this version of rpsp does not know ({error}); save it again."
+        ) from error
+
+
+def digest(arrays: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 over names, types, shapes and bytes of all arrays, in order of name."""
+    total = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        total.update(f"{name}|{array.dtype.str}|{array.shape}|".encode())
+        total.update(array.tobytes())
+    return total.hexdigest()
+
+
+def read_bytes(path: Path) -> bytes:
+    """A file's contents, or a sentence that says why not."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise FileFormatError(f"{path}: has {path.stat().st_size} bytes, more than any rpsp file; not read.")
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise FileFormatError(f"{path}: there is no such file.") from error
+    except IsADirectoryError as error:
+        raise FileFormatError(f"{path}: is a directory; give the file in it.") from error
+    except OSError as error:
+        raise FileFormatError(f"{path}: cannot be read ({error.strerror}).") from error
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file atomically: a temporary file beside it, fsync, rename."""
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            temporary = file.name
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        raise StorageError(f"{path}: {len(data)} bytes could not be written ({error.strerror}).") from error

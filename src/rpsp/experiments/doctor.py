@@ -1,0 +1,50 @@
+"""What this machine has, and what it lacks, with the remedy."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from typing import Any
+
+from rpsp.experiments.runner import extras, versions
+
+RENDER = """
+import mujoco
+model = mujoco.MjModel.from_xml_string('<mujoco><worldbody><geom size="1"/></worldbody></mujoco>')
+renderer = mujoco.Renderer(model, 16, 16)
+data = mujoco.MjData(model)
+mujoco.mj_forward(model, data)
+renderer.update_scene(data)
+print(renderer.render().shape)
+"""
+
+
+def examine() -> dict[str, dict[str, Any]]:
+    """Versions, devices, rendering and extras."""
+    import jax
+
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "versions": versions(),
+        "machine": {
+            "system": f"{platform.system()} {platform.machine()}",
+            "cores": affinity,
+            "jax devices": ", ".join(str(device) for device in jax.devices()),
+        },
+        "rendering": {os.environ.get("MUJOCO_GL", "egl"): rendering()},
+        "extras": extras(),
+    }
+
+
+def rendering() -> str:
+    """Whether a picture can be rendered without a screen; tried in another process, for a bad driver can end one."""
+    environment = {**os.environ, "MUJOCO_GL": os.environ.get("MUJOCO_GL", "egl")}
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-c", RENDER], env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "does not answer; on Debian: apt-get install libegl1"
+    return "works" if tried.returncode == 0 else "does not work; on Debian: apt-get install libegl1"

@@ -1,0 +1,260 @@
+"""`PredictiveStateModel`: fit a belief to recorded episodes, filter, predict, score, save and load."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from rpsp.errors import FileFormatError, UsageError
+from rpsp.evaluation import compiled_forecast, forecasts, normalised_errors, r_squared
+from rpsp.experiments.checkpoints import read_tree, write_tree
+from rpsp.features import OneHot, Scaling, fit_scaling, symbols
+from rpsp.filters import GRU, AbstractFilter, compiled_unroll
+from rpsp.inference import InferenceSettings, fit_inference
+from rpsp.refinement import RefinementSettings, refine
+from rpsp.rivals import fit_autoregression, mean_prediction, persistence
+from rpsp.trajectories import Batch, Episode, as_episodes, pack, split
+from rpsp.two_stage import TabularSettings, TwoStageSettings, fit_tabular, fit_two_stage
+from rpsp.windows import longest_episode
+
+
+@dataclasses.dataclass(frozen=True)
+class GRUSettings:
+    """The recurrent rival, trained by backpropagation through time alone."""
+
+    size: int = 32
+    """Hidden units."""
+
+
+class Kind(NamedTuple):
+    """One kind of model: its settings, how it is fitted, and how it is refined unless told otherwise."""
+
+    settings: type
+    fit: Callable[[Batch, Batch, Any, np.random.Generator, jax.Array], AbstractFilter]
+    refinement: RefinementSettings
+
+
+def _fit_gru(batch: Batch, held_out: Batch, s: GRUSettings, rng: np.random.Generator, key: jax.Array) -> GRU:
+    return GRU(s.size, batch.observations.shape[-1], batch.performed.shape[-1], key=key)
+
+
+NONE, SOME = RefinementSettings(epochs=0), RefinementSettings()
+
+KINDS: dict[str, Kind] = {
+    "inference": Kind(InferenceSettings, lambda b, h, s, rng, key: fit_inference(b, h, s, rng=rng), NONE),
+    "kernel-bayes": Kind(TwoStageSettings, lambda b, h, s, rng, key: fit_two_stage(b, s, rng=rng), SOME),
+    "gru": Kind(GRUSettings, _fit_gru, RefinementSettings(epochs=60)),
+    "tabular": Kind(TabularSettings, lambda b, h, s, rng, key: fit_tabular(b, h, s), NONE),
+}
+"""The kinds of model, as data: a user's own kind is another row."""
+
+
+class PredictiveStateModel:
+    """A belief fitted to recorded episodes, with scikit-learn's habits.
+
+    `kind` is "inference" (ours: the state update regressed directly), "kernel-bayes" (the paper's: two-stage
+    regression, then refinement), "gru" (backpropagation through time) or "tabular" (symbols: Bayes rule). Any setting
+    of the kind can be given by name (`past`, `future`, `dimension`, …); `epochs` sets how long it is refined.
+
+    An episode is a pair `(observations, actions)` with one more observation than actions, the reset observation first.
+    """
+
+    def __init__(self, kind: str = "inference", *, seed: int = 0, held_out: float = 0.2, **settings: Any):
+        self.kind = _one_of("kind", kind, KINDS)
+        if not 0 < held_out < 1:
+            raise UsageError(f"held_out: {held_out} is not a fraction between 0 and 1; 0.2 is usual.")
+        self.seed, self.held_out = seed, held_out
+        self.refinement = KINDS[kind].refinement
+        if (epochs := settings.pop("epochs", None)) is not None:
+            self.refinement = dataclasses.replace(self.refinement, epochs=_count("epochs", epochs, 0))
+        self.settings = _settings(KINDS[kind].settings, settings)
+        self._filter: AbstractFilter | None = None
+        self.errors: dict[str, list[float]] = {}
+        """Held-out normalised errors over the horizon, of this model and of its rivals; filled by `fit`."""
+
+    def fit(self, episodes: Sequence[Any]) -> PredictiveStateModel:
+        """Fit to episodes; part of them are held out to choose, and then to measure `errors`, of model and rivals."""
+        episodes = as_episodes(episodes)
+        rng = np.random.default_rng(self.seed)
+        key, refine_key = jax.random.split(jax.random.key(self.seed))
+        self.observations, self.actions = self._encodings(episodes)
+        train, held = split(self._encode(episodes), self.held_out, rng=rng)
+        batch, held_batch = pack(train), pack(held)
+        filter = KINDS[self.kind].fit(batch, held_batch, self.settings, rng, key)
+        if self.refinement.epochs:
+            filter = refine(filter, batch, held_batch, self.refinement, key=refine_key).filter
+        self._filter = filter
+        self.errors = self._compare(batch, held_batch, rng)
+        return self
+
+    def filter(self, observations: Any, actions: Any) -> Float[np.ndarray, "time_plus_1 q"]:
+        """The state after each observation: entry t knows `observations[: t + 1]` and `actions[: t]`."""
+        batch = self._batch(observations, actions)
+        # One step more, whose outcome nobody needs: its pre-state is the state after the last observation.
+        return np.asarray(compiled_unroll(self.fitted, batch))[0, : len(np.asarray(observations))]
+
+    def predict(self, observations: Any, actions: Any, horizon: int = 1) -> Float[np.ndarray, "n horizon obs"]:
+        """Forecasts `[T − horizon + 1, horizon, obs]` of an episode of T actions.
+
+        Entry `[t, j]` predicts `observations[t + 1 + j]` knowing `observations[: t + 1]` and the actions up to then.
+        """
+        horizon = _count("horizon", horizon, 1)
+        batch = self._batch(observations, actions)
+        steps = len(np.asarray(actions))
+        if horizon > steps:
+            raise UsageError(f"horizon: {horizon} is more than the episode's {steps} actions; choose at most {steps}.")
+        ahead = np.arange(steps - horizon + 1)[:, None] + np.arange(horizon)
+        states = compiled_unroll(self.fitted, batch)[0, : len(ahead)]
+        return self.observations.decode(np.asarray(compiled_forecast(self.fitted, states, batch.performed[0][ahead])))
+
+    def score(self, episodes: Sequence[Any], horizon: int = 1) -> float:
+        """R² of the prediction `horizon` steps ahead: 1 is perfect, 0 the mean (scikit-learn's convention)."""
+        batch = self.encode(episodes)
+        return r_squared(forecasts(self.fitted, batch, _count("horizon", horizon, 1)))
+
+    def normalised_errors(self, episodes: Sequence[Any], horizon: int = 10) -> Float[np.ndarray, " horizon"]:
+        """Mean squared error over variance at every horizon up to `horizon`: 0 is perfect, 1 the mean."""
+        batch = self.encode(episodes)
+        return normalised_errors(forecasts(self.fitted, batch, _count("horizon", horizon, 1)))
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write the model to one safetensors file (no pickle), atomically."""
+        extra = {
+            "kind": self.kind,
+            "seed": self.seed,
+            "held_out": self.held_out,
+            "settings": dataclasses.asdict(self.settings),
+            "epochs": self.refinement.epochs,
+            "errors": self.errors,
+        }
+        write_tree(Path(path), (self.fitted, self.observations, self.actions), extra, overwrite=overwrite)
+
+    @staticmethod
+    def load(path: str | Path) -> PredictiveStateModel:
+        """Read a model that `save` wrote."""
+        tree, extra = read_tree(Path(path))
+        try:
+            model = PredictiveStateModel(
+                extra["kind"],
+                seed=extra["seed"],
+                held_out=extra["held_out"],
+                epochs=extra["epochs"],
+                **{k: tuple(v) if isinstance(v, list) else v for k, v in extra["settings"].items()},
+            )
+            model._filter, model.observations, model.actions = tree
+            model.errors = extra["errors"]
+            _check_shapes(model.fitted, model.observations, model.actions)
+        except (UsageError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FileFormatError(f"{path}: is not a model that this version of rpsp can use ({error}).") from error
+        return model
+
+    @property
+    def fitted(self) -> AbstractFilter:
+        """The filter itself, in the model's own units."""
+        if self._filter is None:
+            raise UsageError("model: is not fitted yet; call fit(episodes) first, or PredictiveStateModel.load(path).")
+        return self._filter
+
+    def _encodings(self, episodes: list[Episode]) -> tuple[Scaling | OneHot, Scaling | OneHot]:
+        observations = np.concatenate([e.observations for e in episodes])
+        actions = np.concatenate([e.actions for e in episodes])
+        if self.kind == "tabular":
+            named = (observations, "observations"), (actions, "actions")
+            seen, done = (OneHot(int(symbols(column, name=name).max()) + 1) for column, name in named)
+            return seen, done
+        past = max(RIVAL_PAST, getattr(self.settings, "past", 0))
+        if (size := past * (observations.shape[1] + actions.shape[1])) > MAX_HISTORY:
+            raise UsageError(
+                f"observations: {observations.shape[1]} dimensions over a past of {past} steps make histories of {size} "
+                f"numbers, more than {MAX_HISTORY}; select sensors, or reduce them first (principal components)."
+            )
+        return fit_scaling(observations), fit_scaling(actions)
+
+    def encode(self, episodes: Sequence[Any]) -> Batch:
+        """Episodes in the model's own units (standardised, or one-hot), packed into a batch."""
+        return pack(self._encode(as_episodes(episodes)))
+
+    def _encode(self, episodes: list[Episode]) -> list[Episode]:
+        self._match("observations", episodes[0].observations, self.observations)
+        self._match("actions", episodes[0].actions, self.actions)
+        return [Episode(self.observations.encode(e.observations), self.actions.encode(e.actions)) for e in episodes]
+
+    def _match(self, name: str, given: np.ndarray, encoding: Scaling | OneHot) -> None:
+        expected = 1 if isinstance(encoding, OneHot) else len(encoding.mean)
+        if given.shape[1] != expected:
+            raise UsageError(f"{name}: has {given.shape[1]} columns, the model was fitted to {expected}.")
+
+    def _batch(self, observations: Any, actions: Any) -> Batch:
+        """One episode as a batch of one row, with one more step after its last observation, whose outcome is unknown."""
+        self.fitted  # noqa: B018 - say "not fitted" before anything about shapes
+        (episode,) = self._encode(as_episodes([(observations, actions)]))
+        longer = Episode(
+            np.concatenate([episode.observations, episode.observations[-1:]]),
+            np.concatenate([episode.actions, 0 * episode.actions[-1:]]),
+        )
+        return pack([longer], row_length=_bucket(len(longer)))
+
+    def _compare(self, batch: Batch, held: Batch, rng: np.random.Generator) -> dict[str, list[float]]:
+        """Held-out normalised errors over the horizon, beside the obvious alternatives."""
+        horizon = min(10, longest_episode(held))
+        rivals: dict[str, AbstractFilter] = {
+            self.kind: self.fitted,
+            f"linear AR({RIVAL_PAST})": fit_autoregression(batch, held, past=RIVAL_PAST, rng=rng),
+            "persistence": persistence(batch.seen.shape[-1], batch.performed.shape[-1]),
+            "mean": mean_prediction(batch),
+        }
+        return {
+            name: [float(e) for e in normalised_errors(forecasts(filter, held, horizon))]
+            for name, filter in rivals.items()
+        }
+
+
+RIVAL_PAST = 10  # steps that the autoregression beside every model sees
+MAX_HISTORY = 5000  # regressions solve systems of about twice this size: beyond it minutes and gigabytes
+
+
+def _check_shapes(filter: AbstractFilter, observations: Any, actions: Any) -> None:
+    """Trace one update and one prediction: a file whose arrays do not fit together must not get further."""
+    sizes = [e.size if isinstance(e, OneHot) else len(e.mean) for e in (observations, actions)]
+    o, a = (jax.ShapeDtypeStruct((n,), np.float32) for n in sizes)
+    q = jax.eval_shape(filter.init)
+    if jax.eval_shape(filter.update, q, a, o).shape != q.shape or jax.eval_shape(filter.predict, q, a).shape != o.shape:
+        raise ValueError("its arrays do not fit together")
+
+
+def _settings(cls: type, given: dict[str, Any]) -> Any:
+    known = {field.name: field for field in dataclasses.fields(cls)}
+    for name, value in given.items():
+        _one_of("setting", name, known)
+        default = known[name].default
+        if isinstance(default, int) and not isinstance(default, bool):
+            _count(name, value, 1)
+        elif isinstance(default, float) and not (isinstance(value, int | float) and value >= 0):
+            raise UsageError(f"{name}: {value!r} is not a number ≥ 0; the default is {default}.")
+    return cls(**given)
+
+
+def _count(name: str, value: Any, least: int) -> int:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        raise UsageError(f"{name}: {value!r} is not a whole number ≥ {least}.")
+    return int(value)
+
+
+def _one_of(field: str, value: str, allowed: Any) -> str:
+    if value not in allowed:
+        near = difflib.get_close_matches(str(value), list(allowed), n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise UsageError(f"{field}: {value!r} is not one of {', '.join(allowed)}{hint}.")
+    return value
+
+
+def _bucket(length: int) -> int:
+    """The next length of a few: episodes of similar length share one compilation."""
+    return 1 << max(5, (length - 1).bit_length())

@@ -1,0 +1,182 @@
+"""Distributions over actions, the reactive policies that give them, and the agent. No optimiser.
+
+Everything is written for one state; `vmap` outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from rpsp.errors import UsageError
+from rpsp.features import Scaling
+from rpsp.filters import AbstractFilter, constant
+
+
+class AbstractDistribution(eqx.Module):
+    """What every distribution over actions offers."""
+
+    def sample(self, key: PRNGKeyArray) -> Float[Array, " act"]:
+        raise NotImplementedError
+
+    def mode(self) -> Float[Array, " act"]:
+        """The most probable action: what a deterministic policy does."""
+        raise NotImplementedError
+
+    def log_prob(self, action: Float[Array, " act"]) -> Float[Array, ""]:
+        raise NotImplementedError
+
+    def kl(self, other: AbstractDistribution) -> Float[Array, ""]:
+        """KL(self ‖ other), of two distributions of one kind."""
+        raise NotImplementedError
+
+    def entropy(self) -> Float[Array, ""]:
+        raise NotImplementedError
+
+
+class Gaussian(AbstractDistribution):
+    """N(μ, diag(exp(log_std))²)."""
+
+    mean: Float[Array, " act"]
+    log_std: Float[Array, " act"]
+
+    def sample(self, key: PRNGKeyArray) -> Float[Array, " act"]:
+        return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape, self.mean.dtype)
+
+    def mode(self) -> Float[Array, " act"]:
+        return self.mean
+
+    def log_prob(self, action: Float[Array, " act"]) -> Float[Array, ""]:
+        """log N(a; μ, σ²) = −Σ_i ((a_i − μ_i)² / 2σ_i² + log σ_i + log(2π)/2)."""
+        z = (action - self.mean) * jnp.exp(-self.log_std)
+        return -jnp.sum(z**2 / 2 + self.log_std + jnp.log(2 * jnp.pi) / 2)
+
+    def kl(self, other: AbstractDistribution) -> Float[Array, ""]:
+        """KL(N(μ, σ²) ‖ N(μ', σ'²)) = Σ_i (log σ'_i/σ_i + (σ_i² + (μ_i − μ'_i)²) / 2σ'_i² − 1/2)."""
+        assert isinstance(other, Gaussian)
+        log_ratio = self.log_std - other.log_std
+        z = (self.mean - other.mean) * jnp.exp(-other.log_std)
+        # expm1, because two nearly equal policies differ by less than float32 can tell 1 + x from 1.
+        return jnp.sum((jnp.expm1(2 * log_ratio) + z**2) / 2 - log_ratio)
+
+    def entropy(self) -> Float[Array, ""]:
+        """Σ_i (log σ_i + log(2πe)/2)."""
+        return jnp.sum(self.log_std + jnp.log(2 * jnp.pi * jnp.e) / 2)
+
+
+class Categorical(AbstractDistribution):
+    """P(a_i = 1) ∝ exp(logits_i), over one-hot actions."""
+
+    logits: Float[Array, " act"]
+
+    def sample(self, key: PRNGKeyArray) -> Float[Array, " act"]:
+        return self._one_hot(jax.random.categorical(key, self.logits))
+
+    def mode(self) -> Float[Array, " act"]:
+        return self._one_hot(jnp.argmax(self.logits))
+
+    def log_prob(self, action: Float[Array, " act"]) -> Float[Array, ""]:
+        """log P(a) = Σ_i a_i log p_i."""
+        return jnp.sum(action * jax.nn.log_softmax(self.logits))
+
+    def kl(self, other: AbstractDistribution) -> Float[Array, ""]:
+        """KL(p ‖ p') = Σ_i p_i (log p_i − log p'_i)."""
+        assert isinstance(other, Categorical)
+        ours, theirs = jax.nn.log_softmax(self.logits), jax.nn.log_softmax(other.logits)
+        return jnp.sum(jnp.exp(ours) * (ours - theirs))
+
+    def entropy(self) -> Float[Array, ""]:
+        """−Σ_i p_i log p_i."""
+        log_p = jax.nn.log_softmax(self.logits)
+        return -jnp.sum(jnp.exp(log_p) * log_p)
+
+    def _one_hot(self, symbol: Array) -> Float[Array, " act"]:
+        return jax.nn.one_hot(symbol, self.logits.shape[0], dtype=self.logits.dtype)
+
+
+class Network(eqx.Module):
+    """Layers of ReLU units over z-scored inputs; the output layer is zero at first, so that all states start alike."""
+
+    layers: tuple[eqx.nn.Linear, ...]
+    mean: Float[Array, " q"] = constant()
+    scale: Float[Array, " q"] = constant()
+
+    def __init__(self, inputs: int, outputs: int, *, hidden: Sequence[int], scaling: Scaling | None, key: PRNGKeyArray):
+        sizes = [inputs, *hidden, outputs]
+        if min(sizes) < 1:
+            raise UsageError(f"hidden={list(hidden)}: a layer between {inputs} inputs and {outputs} outputs is empty.")
+        keys = jax.random.split(key, len(sizes) - 1)
+        *inner, last = (eqx.nn.Linear(m, n, key=k) for m, n, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
+        self.layers = (*inner, jax.tree.map(jnp.zeros_like, last))
+        self.mean = jnp.zeros(inputs) if scaling is None else jnp.asarray(scaling.mean, jnp.float32)
+        self.scale = jnp.ones(inputs) if scaling is None else jnp.asarray(scaling.scale, jnp.float32)
+
+    def __call__(self, q: Float[Array, " q"]) -> Float[Array, " out"]:
+        x = (q - self.mean) / self.scale
+        for layer in self.layers[:-1]:
+            x = jax.nn.relu(layer(x))
+        return self.layers[-1](x)
+
+
+class AbstractPolicy(eqx.Module):
+    """A reactive policy: a state in, a distribution over actions out."""
+
+    def __call__(self, q: Float[Array, " q"]) -> AbstractDistribution:
+        raise NotImplementedError
+
+
+class GaussianPolicy(AbstractPolicy):
+    """π(a | q) = N(μ(q), diag(exp(log_std))²): the paper's reactive policy, whose **r** is `log_std`.
+
+    `scaling` are the units its input is z-scored in: fitted to the states of the exploration data, then constant.
+    """
+
+    network: Network
+    log_std: Float[Array, " act"]
+
+    def __init__(
+        self,
+        inputs: int,
+        actions: int,
+        *,
+        hidden: Sequence[int] = (16,),
+        log_std: float = 0.0,
+        scaling: Scaling | None = None,
+        key: PRNGKeyArray,
+    ):
+        self.network = Network(inputs, actions, hidden=hidden, scaling=scaling, key=key)
+        self.log_std = jnp.full(actions, log_std, jnp.float32)
+
+    def __call__(self, q: Float[Array, " q"]) -> Gaussian:
+        return Gaussian(self.network(q), self.log_std)
+
+
+class CategoricalPolicy(AbstractPolicy):
+    """π(a | q) = softmax(logits(q)), for discrete actions as one-hot vectors."""
+
+    network: Network
+
+    def __init__(
+        self,
+        inputs: int,
+        actions: int,
+        *,
+        hidden: Sequence[int] = (16,),
+        scaling: Scaling | None = None,
+        key: PRNGKeyArray,
+    ):
+        self.network = Network(inputs, actions, hidden=hidden, scaling=scaling, key=key)
+
+    def __call__(self, q: Float[Array, " q"]) -> Categorical:
+        return Categorical(self.network(q))
+
+
+class Agent(eqx.Module):
+    """θ = (θ_PSR, θ_re): a filter and the reactive policy on its states."""
+
+    filter: AbstractFilter
+    policy: AbstractPolicy

@@ -1,0 +1,463 @@
+"""Acting: (agent, vector environment) → episodes. The only Python loop over time.
+
+All rows of a vector environment advance in lockstep. A row whose episode has ended starts another or, when no more are
+wanted, waits. Whether more are wanted is decided after the whole lockstep, and every episode that was started is
+finished: to stop at the first row that fills a batch would prefer short episodes.
+
+The seed of an episode and the noise of its actions derive from (seed, iteration, number of the episode, step), so they
+depend neither on threads nor on the other rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, VectorEnv
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from rpsp.errors import DivergedError, EnvironmentFailure, RpspError, UsageError
+from rpsp.features import OneHot, Scaling
+from rpsp.filters import step
+from rpsp.policies import Agent
+from rpsp.trajectories import Episode, Numbers
+
+EXPLORING, ACTING = 0, 1  # streams of seeds: exploration never repeats an iteration's
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The units of actions
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ActionRange:
+    """Actions of a Box in units where [−1, 1] is its range. Where it has no bounds, its own units and no clipping."""
+
+    middle: Float[np.ndarray, " act"]
+    half: Float[np.ndarray, " act"]
+    """Half the width of the range."""
+    low: Float[np.ndarray, " act"]
+    high: Float[np.ndarray, " act"]
+    """The range in these units: −1 and 1 where it is bounded."""
+    dtype: np.dtype
+
+    @property
+    def size(self) -> int:
+        return len(self.low)
+
+    def clip(self, drawn: Float[np.ndarray, "row act"]) -> Float[np.ndarray, "row act"]:
+        """What the environment executes of the actions a policy drew, in the same units."""
+        return np.clip(drawn, self.low, self.high).astype(drawn.dtype)
+
+    def decode(self, executed: Float[np.ndarray, "row act"]) -> np.ndarray:
+        """Executed actions in the environment's own units."""
+        return (executed * self.half + self.middle).astype(self.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class ActionSymbols:
+    """Actions of a Discrete space as one-hot vectors."""
+
+    size: int
+    start: int
+
+    def clip(self, drawn: Float[np.ndarray, "row act"]) -> Float[np.ndarray, "row act"]:
+        return drawn
+
+    def decode(self, executed: Float[np.ndarray, "row act"]) -> np.ndarray:
+        return self.start + executed.argmax(axis=1)
+
+
+def action_units(envs: VectorEnv) -> ActionRange | ActionSymbols:
+    """The units in which an agent acts on these environments."""
+    space = envs.single_action_space
+    if isinstance(space, Discrete):
+        return ActionSymbols(int(space.n), int(space.start))
+    if not isinstance(space, Box) or len(space.shape) != 1:
+        raise UsageError(f"envs: the actions of {_name(envs)} are in {space}; give a 1-D Box or a Discrete space.")
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    bounded = np.isfinite(low) & np.isfinite(high) & (low < high)
+    with np.errstate(invalid="ignore", over="ignore"):  # bounds may be infinite
+        middle, half = np.where(bounded, (low + high) / 2, 0.0), np.where(bounded, (high - low) / 2, 1.0)
+    return ActionRange(middle, half, (low - middle) / half, (high - middle) / half, np.dtype(space.dtype))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Exploring and collecting
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def explore(
+    envs: VectorEnv, *, episodes: int, seed: int, min_length: int = 1, max_tries: int | None = None
+) -> list[Episode]:
+    """Episodes of standard normal actions, clipped; of uniformly random ones where actions are discrete.
+
+    Observations are the environment's own, to fit a `Scaling` to; actions are scaled so that [−1, 1] is their range.
+    Symbols (of Discrete spaces) come as one column. An episode shorter than `min_length` steps is drawn again, at most
+    `max_tries` episodes in all (unless given, 100 for each wanted). Failed episodes are drawn again likewise.
+    """
+    if episodes < 1:
+        raise UsageError(f"episodes={episodes}: must be at least 1.")
+    max_tries = 100 * episodes if max_tries is None else max_tries
+    units = action_units(envs)
+    rngs: dict[int, np.random.Generator] = {}  # of the episode that a row is in
+
+    def act(view: View) -> tuple[np.ndarray, np.ndarray]:
+        drawn = np.zeros((envs.num_envs, units.size), np.float32)
+        for row in np.flatnonzero(view.running).tolist():
+            if view.starts[row]:
+                rngs[row] = np.random.default_rng(_seed_sequence(seed, EXPLORING, int(view.episodes[row]), 1))
+            if isinstance(units, ActionSymbols):
+                drawn[row, rngs[row].integers(units.size)] = 1.0
+            else:
+                drawn[row] = rngs[row].standard_normal(units.size)
+        return drawn, _no_states(envs)
+
+    def more(tally: Tally) -> int:
+        missing = episodes - tally.kept - tally.running
+        if missing > 0 and tally.started >= max_tries:
+            raise UsageError(
+                f"min_length={min_length}: of {tally.started} random episodes of {_name(envs)} only {tally.kept} were "
+                f"that long, and {episodes} are wanted; ask for shorter windows (a smaller future) or fewer episodes."
+            )
+        return min(missing, max_tries - tally.started)
+
+    record = _play(
+        envs,
+        act,
+        units,
+        encode=lambda readings: readings,
+        keep=lambda span: len(span) >= min_length and not span.failed,
+        more=more,
+        seed_of=lambda number: _seed_sequence(seed, EXPLORING, number, 0),
+    )
+    found = record.episodes()
+    return [_as_symbols(episode) for episode in found] if isinstance(units, ActionSymbols) else found
+
+
+@dataclass(frozen=True, eq=False)
+class Collected:
+    """The episodes of one batch, in the order they were started, and what happened on the way."""
+
+    episodes: list[Episode]
+    """In scaled units: `actions` as executed (clipped), `drawn` as the policy drew them."""
+    dropped: int
+    """Episodes left out because their simulation failed."""
+    states: list[Float[np.ndarray, "_ q"]] | None = None
+    """The pre-states q_t that the agent acted on, if they were asked for."""
+
+    @property
+    def returns(self) -> Float[np.ndarray, " episode"]:
+        """The undiscounted return of every episode."""
+        return np.array([episode.rewards.sum() for episode in self.episodes if episode.rewards is not None])
+
+    @property
+    def samples(self) -> int:
+        """Steps in all."""
+        return sum(map(len, self.episodes))
+
+    @property
+    def stats(self) -> dict[str, float]:
+        """What a log wants to know."""
+        return {
+            "mean_return": float(self.returns.mean()),
+            "std_return": float(self.returns.std()),
+            "mean_length": self.samples / len(self.episodes),
+            "episodes": len(self.episodes),
+            "samples": self.samples,
+            "dropped_episodes": self.dropped,
+        }
+
+
+def collect(
+    agent: Agent,
+    envs: VectorEnv,
+    *,
+    scaling: Scaling | OneHot,
+    samples: int,
+    seed: int,
+    iteration: int,
+    deterministic: bool = False,
+    keep_states: bool = False,
+) -> Collected:
+    """Whole episodes of an agent, at least `samples` steps of them.
+
+    No episode is started once finished and running ones have `samples` steps together. `scaling` is what observations
+    are encoded by. A `deterministic` agent does the most probable action.
+    """
+    if samples < 1:
+        raise UsageError(f"samples={samples}: must be at least 1.")
+    units = action_units(envs)
+    key = jax.random.key(int(_seed_sequence(seed, ACTING, iteration, 0).generate_state(1)[0]))
+    lockstep = _lockstep(agent, key, deterministic)
+    q = np.broadcast_to(np.asarray(agent.filter.init(), np.float32), (envs.num_envs, agent.filter.size))
+
+    def act(view: View) -> tuple[np.ndarray, np.ndarray]:
+        nonlocal q
+        q, drawn = lockstep(q, view)
+        drawn = np.asarray(drawn)
+        if not np.isfinite(drawn[view.running]).all():
+            raise DivergedError(
+                f"iteration {iteration}: the agent drew an action that is not finite; its parameters have diverged, "
+                "go on from an earlier checkpoint with a smaller step (max_kl or learning_rate)."
+            )
+        return drawn, np.asarray(q) if keep_states else _no_states(envs)
+
+    def more(tally: Tally) -> int:
+        if tally.dropped > envs.num_envs + tally.kept:
+            raise EnvironmentFailure(
+                f"{_name(envs)}: {tally.dropped} of {tally.started} episodes failed in iteration {iteration}; its "
+                "simulation diverges under this policy, use a smaller action range or time step."
+            )
+        return 0 if tally.samples >= samples else envs.num_envs
+
+    record = _play(
+        envs,
+        act,
+        units,
+        encode=scaling.encode,
+        keep=lambda span: not span.failed,
+        more=more,
+        seed_of=lambda number: _seed_sequence(seed, ACTING, iteration, 1, number),
+    )
+    return Collected(record.episodes(), record.tally.dropped, record.states() if keep_states else None)
+
+
+def _lockstep(agent: Agent, key: PRNGKeyArray, deterministic: bool) -> Callable[[Numbers, View], tuple[Array, Array]]:
+    """The compiled lockstep of this agent: taken apart once, because to do so at every step costs as much as a step."""
+    leaves, structure = jax.tree.flatten(agent)
+    is_array = [isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves]
+    arrays = [leaf for leaf, array in zip(leaves, is_array, strict=True) if array]
+    others = tuple(None if array else leaf for leaf, array in zip(leaves, is_array, strict=True))
+    compiled = _compile_lockstep(structure, others, deterministic)
+    return lambda q, view: compiled(arrays, key, q, view.executed, view.seen, view.starts, view.episodes, view.steps)
+
+
+@lru_cache(maxsize=32)
+def _compile_lockstep(structure: Any, others: tuple, deterministic: bool) -> Callable[..., tuple[Array, Array]]:
+    """q_t = f(q_{t-1}, a_{t-1}, o_{t-1}) and a_t ~ π(· | q_t), for all rows at once; parameters are arguments."""
+
+    @jax.jit
+    def lockstep(arrays, key, q, executed, seen, starts, episodes, steps):
+        remaining = iter(arrays)
+        leaves = [next(remaining) if other is None else other for other in others]
+        agent: Agent = jax.tree.unflatten(structure, leaves)
+
+        def row(q, executed, seen, start, episode, time):
+            q = step(agent.filter, q, executed, seen, start)
+            dist = agent.policy(q)
+            if deterministic:
+                return q, dist.mode()
+            return q, dist.sample(jax.random.fold_in(jax.random.fold_in(key, episode), time))
+
+        return jax.vmap(row)(q, executed, seen, starts, episodes, steps)
+
+    return lockstep
+
+
+def _as_symbols(episode: Episode) -> Episode:
+    """One-hot actions as one column of symbols."""
+    actions = episode.actions.argmax(axis=1)[:, None].astype(np.float64)
+    return Episode(
+        episode.observations, actions, episode.rewards, None, episode.terminated, episode.truncated, episode.failed
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The loop
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class View(NamedTuple):
+    """What is known before a lockstep: an entry per row, meaningless in rows that are not running."""
+
+    running: Bool[np.ndarray, " row"]
+    starts: Bool[np.ndarray, " row"]
+    seen: Float[np.ndarray, "row obs"]
+    executed: Float[np.ndarray, "row act"]
+    episodes: Int[np.ndarray, " row"]
+    """The number of the episode that a row is in."""
+    steps: Int[np.ndarray, " row"]
+    """How many steps of it are done."""
+
+
+class Frame(NamedTuple):
+    """What came of a lockstep."""
+
+    seen: Float[np.ndarray, "row obs"]
+    drawn: Float[np.ndarray, "row act"]
+    executed: Float[np.ndarray, "row act"]
+    observations: Float[np.ndarray, "row obs"]
+    rewards: Float[np.ndarray, " row"]
+    states: Float[np.ndarray, "row q"]
+    """The pre-states acted on; no columns where nobody asked."""
+
+
+@dataclass
+class Span:
+    """Where an episode lies in the frames: row `row`, from frame `first` to before frame `last`."""
+
+    number: int
+    row: int
+    first: int
+    last: int
+    terminated: bool = False
+    failed: bool = False
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+
+@dataclass
+class Tally:
+    """How far a rollout has come."""
+
+    started: int = 0
+    """Episodes, as are the next three."""
+    kept: int = 0
+    dropped: int = 0
+    running: int = 0
+    samples: int = 0
+    """Steps of the episodes that are kept or running."""
+
+
+class Record(NamedTuple):
+    """All frames of a rollout, stacked by time, and where in them the episodes lie."""
+
+    frames: Frame
+    spans: list[Span]
+    tally: Tally
+
+    def episodes(self) -> list[Episode]:
+        return [self._cut(span) for span in self.spans]
+
+    def states(self) -> list[Float[np.ndarray, "_ q"]]:
+        """The pre-states of each episode."""
+        return [self.frames.states[span.first : span.last, span.row] for span in self.spans]
+
+    def _cut(self, span: Span) -> Episode:
+        here = (slice(span.first, span.last), span.row)
+        return Episode(
+            observations=np.concatenate([self.frames.seen[span.first, span.row][None], self.frames.observations[here]]),
+            actions=self.frames.executed[here],
+            rewards=self.frames.rewards[here],
+            drawn=self.frames.drawn[here],
+            terminated=span.terminated,
+            truncated=not span.terminated,
+        )
+
+
+def _play(
+    envs: VectorEnv,
+    act: Callable[[View], tuple[np.ndarray, np.ndarray]],
+    units: ActionRange | ActionSymbols,
+    *,
+    encode: Callable[[np.ndarray], np.ndarray],
+    keep: Callable[[Span], bool],
+    more: Callable[[Tally], int],
+    seed_of: Callable[[int], np.random.SeedSequence],
+) -> Record:
+    """Step all rows until no episode runs and no more are wanted.
+
+    `act` gives the actions (and the states they came from); `encode` the units of observations. After every whole
+    lockstep `more` says how many episodes may be started, and `keep` which of those that ended are wanted.
+    """
+    if envs.metadata.get("autoreset_mode") != AutoresetMode.DISABLED:
+        raise UsageError(f"envs: {_name(envs)} resets by itself; make it with autoreset_mode=AutoresetMode.DISABLED.")
+    frames: list[Frame] = []
+    kept: list[Span] = []
+    tally = Tally()
+    in_row: list[Span | None] = [None] * envs.num_envs
+    executed = np.zeros((envs.num_envs, units.size), np.float32)
+    seen = np.zeros(0)
+    while True:
+        now = len(frames)
+        free = [row for row, span in enumerate(in_row) if span is None]
+        begin = free[: max(0, more(tally))]
+        for row in begin:
+            in_row[row] = Span(tally.started, row, now, now)
+            tally.started += 1
+            tally.running += 1
+        if tally.running == 0:
+            kept.sort(key=lambda span: span.number)
+            return Record(Frame(*map(np.stack, zip(*frames, strict=True))), kept, tally)
+        numbers = np.array([-1 if span is None else span.number for span in in_row])
+        if begin:
+            seen = encode(_reset(envs, {row: seed_of(int(numbers[row])) for row in begin}, all_rows=now == 0))
+        starts = np.zeros(envs.num_envs, np.bool_)
+        starts[begin] = True
+        steps = np.array([0 if span is None else len(span) for span in in_row])
+        view = View(numbers >= 0, starts, seen.astype(np.float32), executed, np.maximum(numbers, 0), steps)
+        drawn, states = act(view)
+        executed = units.clip(drawn)
+        with _blaming(envs, f"in step {now + 1} of the rollout"):
+            readings, rewards, terminated, truncated, infos = envs.step(units.decode(executed))
+        observations = encode(_as_rows(readings, envs))
+        frames.append(Frame(seen, drawn, executed, observations, np.asarray(rewards, np.float64), states))
+        seen = observations
+        failed = np.broadcast_to(infos.get("failed", False), envs.num_envs)
+        for row, span in enumerate(in_row):
+            if span is None:
+                continue
+            span.last += 1
+            tally.samples += 1
+            if terminated[row] or truncated[row]:
+                span.terminated, span.failed = bool(terminated[row]), bool(failed[row])
+                in_row[row] = None
+                tally.running -= 1
+                if keep(span):
+                    kept.append(span)
+                    tally.kept += 1
+                else:
+                    tally.dropped += 1
+                    tally.samples -= len(span)
+
+
+def _reset(envs: Any, seeds: dict[int, np.random.SeedSequence], *, all_rows: bool) -> Float[np.ndarray, "row obs"]:
+    """Reset these rows with these seeds (at first the others too, which nobody looks at); the readings of all rows."""
+    mask = np.array([all_rows or row in seeds for row in range(envs.num_envs)])
+    numbers = [int(seeds[row].generate_state(1)[0]) if row in seeds else None for row in range(envs.num_envs)]
+    with _blaming(envs, f"in the reset of rows {sorted(seeds)}"):
+        readings, _ = envs.reset(seed=numbers, options={"reset_mask": mask})
+    return _as_rows(readings, envs)
+
+
+def _as_rows(readings: Any, envs: VectorEnv) -> Float[np.ndarray, "row obs"]:
+    """Readings as a float table; of a Discrete space, symbols counted from 0, as one column."""
+    space = envs.single_observation_space
+    first = space.start if isinstance(space, Discrete) else 0
+    return (np.asarray(readings) - first).astype(np.float64).reshape(envs.num_envs, -1)
+
+
+def _no_states(envs: VectorEnv) -> Float[np.ndarray, "row 0"]:
+    return np.empty((envs.num_envs, 0), np.float32)
+
+
+def _seed_sequence(seed: int, *where: int) -> np.random.SeedSequence:
+    """The root of all randomness at this place in a run."""
+    return np.random.SeedSequence(seed, spawn_key=where)
+
+
+def _name(envs: VectorEnv) -> str:
+    return "the environment" if envs.spec is None else envs.spec.id
+
+
+@contextmanager
+def _blaming(envs: VectorEnv, doing: str) -> Iterator[None]:
+    """Say which environment raised what, and at which step."""
+    try:
+        yield
+    except EnvironmentFailure as error:
+        raise EnvironmentFailure(f"{error} ({_name(envs)}, {doing})") from error
+    except RpspError:
+        raise
+    except Exception as error:
+        raise EnvironmentFailure(
+            f"{_name(envs)} raised {type(error).__name__} {doing}: {error}; check that it runs under Gymnasium."
+        ) from error

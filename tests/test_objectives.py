@@ -1,0 +1,134 @@
+"""Returns and losses against numbers computed by hand, on rows that hold several episodes and filler."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rpsp.objectives import (
+    advantages,
+    distributions,
+    explained_variance,
+    fit_baseline,
+    linear_baseline,
+    log_probs,
+    mean_entropy,
+    mean_kl,
+    policy_loss,
+    rewards_to_go,
+    surrogate,
+)
+from rpsp.policies import Gaussian, GaussianPolicy
+from rpsp.trajectories import Batch, Episode, pack
+
+
+def episode(rewards: list[float], *, seed: int = 0, **kwargs: bool) -> Episode:
+    rng = np.random.default_rng(seed)
+    steps = len(rewards)
+    return Episode(
+        rng.standard_normal((steps + 1, 2)),
+        rng.uniform(-1, 1, (steps, 1)),
+        np.array(rewards, np.float64),
+        rng.standard_normal((steps, 1)),
+        **kwargs,
+    )
+
+
+@pytest.fixture
+def batch() -> Batch:
+    """Row 0: three steps, then two of another episode. Row 1: one step that terminated, then filler."""
+    episodes = [episode([1, 2, 4]), episode([8, 16], seed=1), episode([5, 5, 5, 5], seed=2, terminated=True)]
+    return pack(episodes, row_length=6)
+
+
+def test_rewards_to_go_by_hand(batch: Batch) -> None:
+    assert batch.shape == (2, 6)
+    expected = [
+        [5 + 0.5 * (5 + 0.5 * (5 + 0.5 * 5)), 5 + 0.5 * (5 + 0.5 * 5), 7.5, 5, 8 + 8, 16],
+        [1 + 1 + 1, 2 + 2, 4, 0, 0, 0],
+    ]
+    np.testing.assert_allclose(rewards_to_go(batch, 0.5), expected, rtol=1e-6)
+
+
+def test_undiscounted_rewards_to_go_start_at_the_return(batch: Batch) -> None:
+    first = np.asarray(rewards_to_go(batch, 1.0))[np.asarray(batch.starts) & np.asarray(batch.mask)]
+    assert sorted(first) == [7, 20, 24]
+
+
+def test_the_baseline_is_least_squares_and_ignores_filler(batch: Batch) -> None:
+    rng = np.random.default_rng(0)
+    mask = jnp.asarray(batch.mask)
+    states = rng.standard_normal((2, 6, 2)) * [1.0, 1e3] + [0.0, 5e3]
+    returns = rewards_to_go(batch, 0.9)
+    inputs = np.column_stack([states[batch.mask], np.ones(batch.mask.sum())])
+    expected = np.linalg.lstsq(inputs, np.asarray(returns)[batch.mask], rcond=None)[0]
+    states[~batch.mask] = np.nan
+    weights = fit_baseline(jnp.asarray(states, jnp.float32), returns, mask, 0.0)
+    np.testing.assert_allclose(weights, expected, rtol=2e-3)
+    values = np.asarray(linear_baseline(weights, jnp.asarray(states, jnp.float32)))[batch.mask]
+    np.testing.assert_allclose(values, inputs @ expected, rtol=2e-3)
+
+
+def test_a_coordinate_that_never_moves_is_harmless(batch: Batch) -> None:
+    states = jnp.ones((2, 6, 3))
+    returns, mask = rewards_to_go(batch, 0.9), jnp.asarray(batch.mask)
+    values = linear_baseline(fit_baseline(states, returns, mask), states)
+    np.testing.assert_allclose(values, np.full((2, 6), np.asarray(returns)[batch.mask].mean()), rtol=1e-5)
+
+
+def test_advantages(batch: Batch) -> None:
+    mask = jnp.asarray(batch.mask)
+    returns = rewards_to_go(batch, 0.5)
+    baseline = jnp.full((2, 6), 3.0)
+    np.testing.assert_allclose(
+        advantages(returns, baseline, mask, normalise=False), np.where(mask, np.asarray(returns) - 3, 0)
+    )
+    normalised = np.asarray(advantages(returns, baseline, mask))
+    np.testing.assert_allclose(normalised[batch.mask].mean(), 0, atol=1e-6)
+    np.testing.assert_allclose(normalised[batch.mask].std(), 1, rtol=1e-5)
+    assert (normalised[~batch.mask] == 0).all()
+
+
+def test_explained_variance(batch: Batch) -> None:
+    mask, returns = jnp.asarray(batch.mask), rewards_to_go(batch, 0.5)
+    np.testing.assert_allclose(explained_variance(returns, returns + 7, mask), 1, atol=1e-6)
+    np.testing.assert_allclose(explained_variance(returns, jnp.zeros((2, 6)), mask), 0, atol=1e-6)
+    np.testing.assert_allclose(explained_variance(returns, returns / 2, mask), 0.75, atol=1e-5)
+
+
+def test_policy_loss_is_averaged_over_episodes(batch: Batch) -> None:
+    dists = jax.vmap(jax.vmap(Gaussian))(jnp.full((2, 6, 1), 0.5), jnp.full((2, 6, 1), -0.3))
+    A = jnp.asarray(np.random.default_rng(0).standard_normal((2, 6)), jnp.float32)
+    drawn = np.asarray(batch.actions)[..., 0]
+    log_p = -((drawn - 0.5) ** 2) / (2 * np.exp(-0.6)) + 0.3 - np.log(2 * np.pi) / 2
+    by_hand = -(log_p * np.asarray(A))[batch.mask].sum() / 3
+    np.testing.assert_allclose(policy_loss(dists, batch, A), by_hand, rtol=1e-5)
+
+
+def test_the_surrogate_has_the_gradient_of_the_policy_loss(batch: Batch) -> None:
+    policy = GaussianPolicy(2, 1, key=jax.random.key(0))
+    policy = eqx.tree_at(lambda p: p.network.layers[-1].weight, policy, jax.random.normal(jax.random.key(1), (1, 16)))
+    states = jax.random.normal(jax.random.key(2), (2, 6, 2))
+    A = jnp.where(jnp.asarray(batch.mask), jax.random.normal(jax.random.key(3), (2, 6)), 0.0)
+    old = jax.jit(distributions)(policy, states)
+    np.testing.assert_allclose(
+        surrogate(old, old, batch, A), np.asarray(A)[batch.mask].mean(), rtol=1e-5
+    )  # every ratio is 1
+    per_sample = jax.jit(jax.grad(lambda p: surrogate(distributions(p, states), old, batch, A)))(policy)
+    per_episode = jax.jit(jax.grad(lambda p: policy_loss(distributions(p, states), batch, A)))(policy)
+    for ours, theirs in zip(jax.tree.leaves(per_sample), jax.tree.leaves(per_episode), strict=True):
+        np.testing.assert_allclose(ours, -theirs * 3 / 9, rtol=1e-4, atol=1e-6)
+
+
+def test_divergences_are_means_over_steps(batch: Batch) -> None:
+    mask = jnp.asarray(batch.mask)
+    at = jax.vmap(jax.vmap(Gaussian))
+    p = at(jnp.zeros((2, 6, 1)), jnp.zeros((2, 6, 1)))
+    q = at(jnp.where(mask, jnp.arange(6.0), jnp.nan)[..., None], jnp.zeros((2, 6, 1)))
+    means = np.tile(np.arange(6.0), (2, 1))[batch.mask]
+    np.testing.assert_allclose(mean_kl(p, q, mask), (means**2 / 2).mean(), rtol=1e-6)
+    np.testing.assert_allclose(mean_entropy(p, mask), 0.5 * np.log(2 * np.pi * np.e), rtol=1e-6)
+    assert log_probs(p, jnp.asarray(batch.actions)).shape == (2, 6)
