@@ -29,11 +29,12 @@ Log = Callable[[int, dict[str, float]], None]
 
 def trained_policy_data(
     env_id: str, *, iterations: int, samples: int, seed: int, log: Log | None = None
-) -> tuple[list[Episode], list[Episode]]:
-    """Episodes of an FM2 policy after `iterations` of TRPO on a paper task: for fitting and for testing.
+) -> list[Episode]:
+    """Episodes of an FM2 policy after `iterations` of TRPO on a paper task: `samples` steps to fit, as many to test.
 
-    Each list has at least `samples` steps. Observations are the task's own, unscaled; actions are the executed ones,
-    scaled so that [−1, 1] is their range. `log(iteration, diagnostics)` is called after every iteration.
+    At least 2 · `samples` steps, episodes in the order they were started: take alternate ones to fit and to test.
+    Observations are the task's own, unscaled; actions are the executed ones, scaled so that [−1, 1] is their range.
+    Training takes the task's own batch size. `log(iteration, diagnostics)` is called every iteration.
     """
     task = TASKS[env_id]
     envs = make(env_id, max(1, task.batch_samples // task.max_episode_steps))
@@ -56,20 +57,14 @@ def trained_policy_data(
             # One row length and few row counts: few compilations.
             batch = pack(collected.episodes, row_length=task.max_episode_steps, row_multiple=4)
             agent, memory, diagnostics = rule.step(agent, memory, batch)
+            numbers = {name: float(value) for name, value in diagnostics.items()}  # waits for the update to be done
+            seconds = {"acting_seconds": acted - started, "update_seconds": time.perf_counter() - acted}
             if log is not None:
-                seconds = {"acting_seconds": acted - started, "update_seconds": time.perf_counter() - acted}
-                log(iteration, collected.stats | {k: float(v) for k, v in diagnostics.items()} | seconds)
-        fitting, testing = (
-            collect(agent, envs, scaling=scaling, samples=samples, seed=seed, iteration=iterations + i)
-            for i in range(2)
-        )
+                log(iteration, collected.stats | numbers | seconds)
+        recorded = collect(agent, envs, scaling=scaling, samples=2 * samples, seed=seed, iteration=iterations)
     finally:
         envs.close()
-
-    def raw(episode: Episode) -> Episode:
-        return replace(episode, observations=scaling.decode(episode.observations), drawn=None)
-
-    return [raw(e) for e in fitting.episodes], [raw(e) for e in testing.episodes]
+    return [replace(e, observations=scaling.decode(e.observations), drawn=None) for e in recorded.episodes]
 
 
 def main(env_id: str, iterations: int, seed: int = 0) -> None:
@@ -82,12 +77,11 @@ def main(env_id: str, iterations: int, seed: int = 0) -> None:
             flush=True,
         )
 
-    fitting, testing = trained_policy_data(
+    episodes = trained_policy_data(
         env_id, iterations=iterations, samples=TASKS[env_id].batch_samples, seed=seed, log=log
     )
-    for name, episodes in (("fitting", fitting), ("testing", testing)):
-        returns = [e.rewards.sum() for e in episodes if e.rewards is not None]
-        print(f"{name}: {len(episodes)} episodes, {sum(map(len, episodes))} steps, mean return {np.mean(returns):.1f}")
+    returns = [e.rewards.sum() for e in episodes if e.rewards is not None]
+    print(f"recorded: {len(episodes)} episodes, {sum(map(len, episodes))} steps, mean return {np.mean(returns):.1f}")
 
 
 if __name__ == "__main__":

@@ -128,8 +128,16 @@ def test_short_episodes_are_drawn_again() -> None:
 def test_exploration_that_never_gets_long_enough_says_so() -> None:
     with pytest.raises(UsageError, match=r"min_length=5.*only 0.*smaller future"):
         explore(counters([3], [2]), episodes=2, seed=0, min_length=5, max_tries=20)
-    with pytest.raises(UsageError, match="episodes=0"):
-        explore(counters([3]), episodes=0, seed=0)
+    with pytest.raises(UsageError, match=r"min_length=5.*40 samples are wanted"):
+        explore(counters([3], [2]), samples=40, seed=0, min_length=5, max_tries=20)
+
+
+def test_exploration_takes_episodes_or_samples() -> None:
+    episodes = explore(counters([3, 8], [4, 8]), samples=30, seed=0, min_length=5)
+    assert [len(episode) for episode in episodes] == [8] * 4  # 16 after the first two, 32 after the next
+    for wrong in ({"episodes": 0}, {"samples": 0}, {}, {"episodes": 3, "samples": 3}):
+        with pytest.raises(UsageError, match=r"episodes=|samples="):
+            explore(counters([3]), seed=0, **wrong)
 
 
 def test_discrete_actions_are_explored_as_symbols() -> None:

@@ -28,6 +28,7 @@ from rpsp.trajectories import Batch, Episode, pack
 from rpsp.two_stage import (
     TabularSettings,
     TwoStageSettings,
+    _Chunks,
     _Derived,
     _features,
     _lower,
@@ -115,7 +116,9 @@ def test_stage_1_is_counting(conditional):
     settings = replace(SETTINGS, conditional=conditional, stage1_ridge=1e-9, division_ridge=1e-12)
     index, maps = window_index(episodes(100, 0), PAST, FUTURE, padded=False), one_hot_maps(2, 2, PAST, FUTURE)
     f = _features(index.cut(index.steps), maps)
-    state, extended, covariance = _stage1(index, maps, _Derived(*(np.eye(x.shape[1]) for x in f.derived)), settings)(f)
+    state, extended, covariance = _stage1(
+        _Chunks(index, maps), _Derived(*(np.eye(x.shape[1]) for x in f.derived)), settings
+    )(f)
     assert state.dtype == extended.dtype == covariance.dtype == np.float64
     pairs = [
         (state, f.psi_o, f.psi_a),

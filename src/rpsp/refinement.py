@@ -7,6 +7,7 @@ predicts the held-out episodes worse than what was given.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple, TypeVar
 
 import equinox as eqx
@@ -70,17 +71,12 @@ def refine(
     skipped; parameters that predict held-out episodes worse than those given are never returned.
     """
     settings = settings or RefinementSettings()
+    batch, held_out = _without_filler(batch), _without_filler(held_out)
     data, held = with_futures(filter, batch), with_futures(filter, held_out)
     segments = _segments(data, settings.truncate)
     rows, size = jax.tree.leaves(segments)[0].shape[0], min(settings.minibatch, jax.tree.leaves(segments)[0].shape[0])
     per_epoch = -(-rows // size)
-    optimiser = optax.apply_if_finite(
-        optax.chain(
-            optax.clip_by_global_norm(settings.max_norm),
-            optax.adam(optax.cosine_decay_schedule(settings.learning_rate, max(1, settings.epochs * per_epoch))),
-        ),
-        max_consecutive_errors=2**30,
-    )
+    optimiser = _optimiser(settings.learning_rate, settings.max_norm, max(1, settings.epochs * per_epoch))
     which = trainable(filter)
     state = optimiser.init(eqx.filter(filter, which))
     errors, best, best_epoch = [float(_held_out_error(filter, held))], filter, 0
@@ -95,6 +91,26 @@ def refine(
         if errors[-1] < min(errors[:-1], default=np.inf):
             best, best_epoch = filter, epoch
     return Refined(best, errors, best_epoch)
+
+
+@cache
+def _optimiser(learning_rate: float, max_norm: float, steps: int) -> optax.GradientTransformation:
+    """Adam with clipping, skipping non-finite gradients. One object per setting, so that `_epoch` compiles once for it."""
+    return optax.apply_if_finite(
+        optax.chain(optax.clip_by_global_norm(max_norm), optax.adam(optax.cosine_decay_schedule(learning_rate, steps))),
+        max_consecutive_errors=2**30,
+    )
+
+
+def _without_filler(batch: Batch) -> Batch:
+    """Zeros wherever there is no step: even a masked infinity would make its gradient 0 · ∞."""
+    mask = np.asarray(batch.mask)
+
+    def blank(x: Numbers) -> Numbers:
+        x = np.asarray(x)
+        return np.where(mask[..., None] if x.ndim > 2 else mask, x, 0) if x.dtype != bool else x
+
+    return jax.tree.map(blank, batch)
 
 
 def prediction_loss(filter: AbstractFilter, states: Float[Array, "row time q"], batch: Batch) -> Float[Array, ""]:
@@ -128,7 +144,7 @@ def _loss(filter: AbstractFilter, states: Array, data: tuple[Batch, Futures | No
 
 
 def _masked_mean(x: Float[Array, "row time"], mask: Bool[Array, "row time"]) -> Float[Array, ""]:
-    # where before the sum: filler may hold anything, even infinities, and must not reach the gradient.
+    # where, not a product: a filter that diverges on filler must not take the mean with it.
     return jnp.sum(jnp.where(mask, x, 0.0)) / jnp.maximum(jnp.sum(mask), 1)
 
 

@@ -94,17 +94,29 @@ def action_units(envs: VectorEnv) -> ActionRange | ActionSymbols:
 
 
 def explore(
-    envs: VectorEnv, *, episodes: int, seed: int, min_length: int = 1, max_tries: int | None = None
+    envs: VectorEnv,
+    *,
+    seed: int,
+    episodes: int | None = None,
+    samples: int | None = None,
+    min_length: int = 1,
+    max_tries: int | None = None,
 ) -> list[Episode]:
     """Episodes of standard normal actions, clipped; of uniformly random ones where actions are discrete.
 
-    Observations are the environment's own, to fit a `Scaling` to; actions are scaled so that [−1, 1] is their range.
-    Symbols (of Discrete spaces) come as one column. An episode shorter than `min_length` steps is drawn again, at most
-    `max_tries` episodes in all (unless given, 100 for each wanted). Failed episodes are drawn again likewise.
+    Give either how many `episodes` there shall be, or how many `samples` (steps) at least. Observations are the
+    environment's own, to fit a `Scaling` to; actions are scaled so that [−1, 1] is their range. Symbols (of Discrete
+    spaces) come as one column. An episode shorter than `min_length` steps is drawn again, as is one that failed, at most
+    `max_tries` in all (unless given, 100 for each episode wanted, or for each `min_length` samples).
     """
-    if episodes < 1:
-        raise UsageError(f"episodes={episodes}: must be at least 1.")
-    max_tries = 100 * episodes if max_tries is None else max_tries
+    if (episodes is None) == (samples is None):
+        raise UsageError(f"episodes={episodes} and samples={samples}: give one of them, and only one.")
+    name, wanted = ("episodes", episodes) if episodes is not None else ("samples", samples)
+    assert wanted is not None
+    if wanted < 1:
+        raise UsageError(f"{name}={wanted}: must be at least 1.")
+    if max_tries is None:
+        max_tries = 100 * (wanted if episodes is not None else -(-wanted // max(1, min_length)))
     units = action_units(envs)
     rngs: dict[int, np.random.Generator] = {}  # of the episode that a row is in
 
@@ -120,11 +132,14 @@ def explore(
         return drawn, _no_states(envs)
 
     def more(tally: Tally) -> int:
-        missing = episodes - tally.kept - tally.running
+        if episodes is not None:
+            missing = episodes - tally.kept - tally.running
+        else:
+            missing = 0 if tally.samples >= wanted else envs.num_envs
         if missing > 0 and tally.started >= max_tries:
             raise UsageError(
                 f"min_length={min_length}: of {tally.started} random episodes of {_name(envs)} only {tally.kept} were "
-                f"that long, and {episodes} are wanted; ask for shorter windows (a smaller future) or fewer episodes."
+                f"that long, and {wanted} {name} are wanted; ask for shorter windows (a smaller future) or for fewer."
             )
         return min(missing, max_tries - tally.started)
 

@@ -218,15 +218,18 @@ def _first_fit(lengths: np.ndarray, row_length: int) -> tuple[np.ndarray, np.nda
     return row_of, offset, rows
 
 
-def split(episodes: Sequence[Episode], fraction: float, *, rng: np.random.Generator) -> tuple[list, list]:
+def split(
+    episodes: Sequence[Episode], fraction: float, *, rng: np.random.Generator, keep: int = 1
+) -> tuple[list[Episode], list[Episode]]:
     """Whole episodes for fitting and for holding out: about `fraction` of the *steps* held out, at least one each.
 
     The longest episode is never held out: if any is long enough for a window, it is there to be fitted.
-    With a single episode nothing can be held out whole; its last part serves, cut off as an episode of its own.
+    With a single episode nothing can be held out whole; its last part serves, cut off as an episode of its own, if that
+    leaves `keep` steps, or else the episode itself.
     """
     if len(episodes) == 1:
         (episode,) = episodes
-        cut = max(1, round(len(episode) * (1 - fraction)))
+        cut = max(keep, round(len(episode) * (1 - fraction)))
         if cut >= len(episode):
             return [episode], [episode]
         head = Episode(episode.observations[: cut + 1], episode.actions[:cut])

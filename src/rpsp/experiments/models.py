@@ -85,7 +85,9 @@ class PredictiveStateModel:
         rng = np.random.default_rng(self.seed)
         key, refine_key = jax.random.split(jax.random.key(self.seed))
         self.observations, self.actions = self._encodings(episodes)
-        train, held = split(self._encode(episodes), self.held_out, rng=rng)
+        train, held = split(
+            self._encode(episodes), self.held_out, rng=rng, keep=getattr(self.settings, "future", 0) + 1
+        )
         batch, held_batch = pack(train), pack(held)
         filter = KINDS[self.kind].fit(batch, held_batch, self.settings, rng, key)
         if self.refinement.epochs:

@@ -1,0 +1,196 @@
+"""PredictiveStateModel: shapes and meaning of what it returns, its scores, its files, and every mistake a user can make."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.systems import controlled_hmm, linear_gaussian, simulate_hmm, simulate_linear_gaussian
+from rpsp import PredictiveStateModel
+from rpsp.errors import FileFormatError, StorageError, UsageError
+
+KINDS = {
+    "inference": {"bumps": 30, "rounds": 2},
+    "kernel-bayes": {"dimension": 6, "frequencies": 40, "history_dimension": 20, "epochs": 1},
+    "gru": {"size": 8, "epochs": 2},
+}
+
+
+def _episodes(count=20, steps=40, obs=2, act=1, seed=0):
+    rng = np.random.default_rng(seed)
+    recorded = simulate_linear_gaussian(linear_gaussian(3, obs, act, rng), count, steps, rng)
+    return [(5 + 2 * e.observations, e.actions) for e in recorded]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def model(request):
+    return PredictiveStateModel(request.param, **KINDS[request.param]).fit(_episodes())
+
+
+def test_shapes_are_those_promised(model):
+    observations, actions = _episodes(1, 17, seed=3)[0]
+    assert model.filter(observations, actions).shape[0] == 18
+    for horizon in (1, 4, 17):
+        assert model.predict(observations, actions, horizon).shape == (17 - horizon + 1, horizon, 2)
+
+
+def test_entry_t_knows_nothing_after_t(model):
+    """Entry [t, j] may use observations[: t + 1] and actions[: t + j + 1], and nothing else."""
+    observations, actions = _episodes(1, 20, seed=4)[0]
+    whole, states = model.predict(observations, actions, 3), model.filter(observations, actions)
+    changed_observations, changed_actions = observations.copy(), actions.copy()
+    changed_observations[11:] += 100.0
+    changed_actions[13:] -= 50.0
+    again = model.predict(changed_observations, changed_actions, 3)
+    np.testing.assert_array_equal(again[:11], whole[:11])  # entry 10 knows observation 10 and actions up to 12
+    assert not np.allclose(again[11], whole[11])
+    np.testing.assert_array_equal(model.filter(changed_observations, changed_actions)[:11], states[:11])
+
+
+def test_errors_are_in_order(model):
+    assert list(model.errors) == [model.kind, "linear AR(10)", "persistence", "mean"]
+    assert all(len(values) == 10 and np.isfinite(values).all() for values in model.errors.values())
+    assert model.errors["mean"][0] == pytest.approx(1.0, abs=0.1)
+
+
+def test_save_and_load_give_the_same_numbers(model, tmp_path):
+    observations, actions = _episodes(1, 20, seed=5)[0]
+    model.save(tmp_path / "model.safetensors")
+    again = PredictiveStateModel.load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(again.predict(observations, actions, 5), model.predict(observations, actions, 5))
+    assert again.errors == model.errors and again.settings == model.settings and again.kind == model.kind
+    with pytest.raises(StorageError, match="exists already"):
+        model.save(tmp_path / "model.safetensors")
+    model.save(tmp_path / "model.safetensors", overwrite=True)
+
+
+def test_score_is_scikit_learns_r2():
+    """Against sklearn.metrics.r2_score's definition, written out."""
+    model = PredictiveStateModel(bumps=30, rounds=2).fit(_episodes())
+    held = _episodes(10, seed=9)
+    truth = np.concatenate([o[1:] for o, _ in held])
+    predicted = np.concatenate([model.predict(o, a)[:, 0] for o, a in held])
+    residual, total = ((truth - predicted) ** 2).sum(axis=0), ((truth - truth.mean(axis=0)) ** 2).sum(axis=0)
+    assert model.score(held) == pytest.approx(np.mean(1 - residual / total), abs=1e-4)
+
+
+def test_same_seed_same_model():
+    first, second = (PredictiveStateModel(bumps=30, rounds=1, seed=4).fit(_episodes()) for _ in range(2))
+    observations, actions = _episodes(1, seed=1)[0]
+    np.testing.assert_array_equal(first.predict(observations, actions), second.predict(observations, actions))
+
+
+def test_tabular_predicts_distributions_over_symbols():
+    rng = np.random.default_rng(0)
+    episodes = simulate_hmm(controlled_hmm(2, 3, 2, rng), 80, 30, rng)
+    model = PredictiveStateModel("tabular").fit(episodes)
+    predicted = model.predict(episodes[0].observations, episodes[0].actions, 4)
+    np.testing.assert_allclose(predicted.sum(axis=-1), 1.0, atol=1e-4)
+    with pytest.raises(UsageError, match="symbol 7 was not seen"):
+        model.predict(np.array([0, 7, 1]), np.array([0, 1]))
+    with pytest.raises(UsageError, match="number the symbols from 0"):
+        PredictiveStateModel("tabular").fit([(np.array([0.5, 1.0]), np.array([0.0]))])
+
+
+@given(
+    obs=st.integers(1, 4),
+    act=st.integers(1, 3),
+    steps=st.integers(6, 15),
+    count=st.integers(1, 5),
+    scale=st.integers(-6, 6),
+)
+@settings(max_examples=5)
+def test_any_shape_and_any_units(obs, act, steps, count, scale):
+    rng = np.random.default_rng(0)
+    unit = 10.0**scale
+    episodes = [(unit * rng.standard_normal((steps + 1, obs)).cumsum(axis=0), rng.standard_normal((steps, act)))
+                for _ in range(count)]  # fmt: skip
+    model = PredictiveStateModel(bumps=10, rounds=1).fit(episodes)
+    predicted = model.predict(*episodes[0])
+    assert predicted.shape == (steps, 1, obs) and np.isfinite(predicted).all()
+
+
+def test_sensors_that_never_change_are_harmless():
+    episodes = [(np.concatenate([o, np.full_like(o, 3.0)], axis=1), np.zeros_like(a)) for o, a in _episodes()]
+    model = PredictiveStateModel(bumps=30, rounds=1).fit(episodes)
+    predicted = model.predict(*episodes[0])
+    assert np.isfinite(predicted).all()
+    np.testing.assert_allclose(predicted[..., 2:], 3.0, atol=1e-3)
+    still = [(np.full((20, 1), 2.0), np.zeros((19, 1)))] * 3
+    np.testing.assert_allclose(PredictiveStateModel(bumps=5, rounds=1).fit(still).predict(*still[0]), 2.0, atol=1e-3)
+
+
+BAD_EPISODES = {
+    "empty list": ([], "the list is empty"),
+    "not a pair": ([np.zeros((5, 2))], r"episodes\[0\]: expected a pair"),
+    "lengths": ([(np.zeros((5, 2)), np.zeros((5, 1)))], "one more observation than actions"),
+    "mixed sizes": (
+        [(np.zeros((9, 2)), np.zeros((8, 1))), (np.zeros((9, 3)), np.zeros((8, 1)))],
+        r"episodes\[1\].observations: has 3 columns where episodes\[0\] has 2",
+    ),
+    "nan": ([(np.array([[0.0], [np.nan], [1.0]]), np.zeros((2, 1)))], r"observations\[1, 0\]: is nan"),
+    "inf": ([(np.zeros((3, 1)), np.array([[0.0], [np.inf]]))], r"actions\[1, 0\]: is inf"),
+    "too short": ([(np.zeros((4, 1)), np.zeros((3, 1)))], "the longest has 3 steps, and a future of 5 needs 6"),
+    "strings": ([(np.array([["a"], ["b"]]), np.zeros((1, 1)))], "give real numbers"),
+    "images": ([(np.zeros((3, 4, 4)), np.zeros((2, 1)))], "flatten images"),
+    "huge": ([(np.zeros((9, 10_000)), np.zeros((8, 1)))], "10000 dimensions over a past of 10"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_EPISODES)
+def test_bad_episodes_get_one_clear_sentence(case):
+    episodes, words = BAD_EPISODES[case]
+    with pytest.raises(UsageError, match=words) as caught:
+        PredictiveStateModel().fit(episodes)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: PredictiveStateModel("inferense"), r"kind: 'inferense' .* did you mean 'inference'"),
+        (lambda: PredictiveStateModel(futur=3), r"setting: 'futur' .* did you mean 'future'"),
+        (lambda: PredictiveStateModel(past=0), "past: 0 is not a whole number ≥ 1"),
+        (lambda: PredictiveStateModel(past=2.5), "past: 2.5"),
+        (lambda: PredictiveStateModel(ridge=-1.0), "ridge: -1.0"),
+        (lambda: PredictiveStateModel(held_out=1.0), "held_out: 1.0"),
+        (lambda: PredictiveStateModel(epochs=-1), "epochs: -1"),
+        (lambda: PredictiveStateModel().predict(np.zeros((3, 1)), np.zeros((2, 1))), "not fitted yet"),
+    ],
+)
+def test_bad_settings_get_one_clear_sentence(make, words):
+    with pytest.raises(UsageError, match=words):
+        make()
+
+
+def test_bad_questions_to_a_fitted_model():
+    model = PredictiveStateModel(bumps=10, rounds=1).fit(_episodes())
+    observations, actions = _episodes(1, 8)[0]
+    with pytest.raises(UsageError, match="horizon: 9 is more than the episode's 8 actions"):
+        model.predict(observations, actions, 9)
+    with pytest.raises(UsageError, match="observations: has 1 columns, the model was fitted to 2"):
+        model.filter(observations[:, :1], actions)
+
+
+def test_bad_files(tmp_path):
+    path = tmp_path / "model.safetensors"
+    with pytest.raises(FileFormatError, match="no such file"):
+        PredictiveStateModel.load(path)
+    for content in (b"", b"hello", b"\x80\x04K\x01.", (2**62).to_bytes(8, "little") + b"{}", bytes(1000)):
+        path.write_bytes(content)
+        with pytest.raises(FileFormatError, match="not an rpsp model file"):
+            PredictiveStateModel.load(path)
+    PredictiveStateModel(bumps=10, rounds=1).fit(_episodes()).save(path, overwrite=True)
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for position in rng.integers(len(whole) // 2, len(whole), 20):  # the second half is all arrays
+        damaged = bytearray(whole)
+        damaged[position] ^= 0xFF
+        path.write_bytes(damaged)
+        with pytest.raises(FileFormatError, match="damaged|not an rpsp model"):
+            PredictiveStateModel.load(path)
+    path.write_bytes(whole[:-100])
+    with pytest.raises(FileFormatError):
+        PredictiveStateModel.load(path)
