@@ -39,7 +39,7 @@ def episode(rewards: list[float], *, seed: int = 0, **kwargs: bool) -> Episode:
 
 @pytest.fixture
 def batch() -> Batch:
-    """Row 0: three steps, then two of another episode. Row 1: one step that terminated, then filler."""
+    """Row 0: four steps that terminated, then two of another episode. Row 1: three steps, then filler."""
     episodes = [episode([1, 2, 4]), episode([8, 16], seed=1), episode([5, 5, 5, 5], seed=2, terminated=True)]
     return pack(episodes, row_length=6)
 
@@ -109,18 +109,23 @@ def test_policy_loss_is_averaged_over_episodes(batch: Batch) -> None:
 
 
 def test_the_surrogate_has_the_gradient_of_the_policy_loss(batch: Batch) -> None:
+    rng = np.random.default_rng(0)
     policy = GaussianPolicy(2, 1, key=jax.random.key(0))
-    policy = eqx.tree_at(lambda p: p.network.layers[-1].weight, policy, jax.random.normal(jax.random.key(1), (1, 16)))
-    states = jax.random.normal(jax.random.key(2), (2, 6, 2))
-    A = jnp.where(jnp.asarray(batch.mask), jax.random.normal(jax.random.key(3), (2, 6)), 0.0)
-    old = jax.jit(distributions)(policy, states)
-    np.testing.assert_allclose(
-        surrogate(old, old, batch, A), np.asarray(A)[batch.mask].mean(), rtol=1e-5
-    )  # every ratio is 1
-    per_sample = jax.jit(jax.grad(lambda p: surrogate(distributions(p, states), old, batch, A)))(policy)
-    per_episode = jax.jit(jax.grad(lambda p: policy_loss(distributions(p, states), batch, A)))(policy)
+    weight = jnp.asarray(rng.standard_normal((1, 16)), jnp.float32)
+    policy = eqx.tree_at(lambda p: p.network.layers[-1].weight, policy, weight)
+    states = jnp.asarray(rng.standard_normal((2, 6, 2)), jnp.float32)
+    A = jnp.asarray(np.where(batch.mask, rng.standard_normal((2, 6)), 0.0), jnp.float32)
+
+    @jax.jit
+    def both(policy: GaussianPolicy) -> tuple:
+        old = distributions(policy, states)
+        per_sample = jax.value_and_grad(lambda p: surrogate(distributions(p, states), old, batch, A))(policy)
+        return *per_sample, jax.grad(lambda p: policy_loss(distributions(p, states), batch, A))(policy)
+
+    value, per_sample, per_episode = both(policy)
+    np.testing.assert_allclose(value, np.asarray(A)[batch.mask].mean(), rtol=1e-5)  # every ratio is 1
     for ours, theirs in zip(jax.tree.leaves(per_sample), jax.tree.leaves(per_episode), strict=True):
-        np.testing.assert_allclose(ours, -theirs * 3 / 9, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(ours, -theirs * 3 / 9, rtol=1e-4, atol=1e-6)  # 3 episodes, 9 steps
 
 
 def test_divergences_are_means_over_steps(batch: Batch) -> None:

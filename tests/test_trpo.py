@@ -77,12 +77,16 @@ def test_fisher_product_is_the_dense_hessian(agent: Agent, select: Any) -> None:
         agent = eqx.combine(restore(theta), fixed)
         return distributions(agent.policy, unroll(agent.filter, batch))
 
-    old, J = jax.linearize(act, theta)
-    mask = jnp.asarray(batch.mask)
-    dense = jax.jit(jax.hessian(lambda t: mean_kl(old, act(t), mask)))(theta)
-    product = jax.jit(fisher_product(old, J, jax.linear_transpose(J, theta), mask, 0.1))
-    for v in jax.random.normal(jax.random.key(2), (3, len(theta))):
-        np.testing.assert_allclose(product(v), dense @ v + 0.1 * v, rtol=1e-3, atol=1e-5)
+    @jax.jit
+    def both(theta: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+        mask = jnp.asarray(batch.mask)
+        old, J = jax.linearize(act, theta)
+        dense = jax.hessian(lambda t: mean_kl(old, act(t), mask))(theta)
+        return fisher_product(old, J, jax.linear_transpose(J, theta), mask, 0.1)(v), dense @ v + 0.1 * v
+
+    for v in np.random.default_rng(2).standard_normal((3, len(theta))).astype(np.float32):
+        product, expected = both(theta, v)
+        np.testing.assert_allclose(product, expected, rtol=1e-3, atol=1e-5)
 
 
 def test_conjugate_gradient_solves() -> None:

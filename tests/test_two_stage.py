@@ -168,7 +168,7 @@ def continuous() -> tuple[Batch, list[Episode], float]:
     """Data, test episodes and the Kalman filter's error on them: two latent dimensions, one input, two readings."""
     rng = np.random.default_rng(0)
     system = linear_gaussian(2, 2, 1, rng)
-    fit, test = (simulate_linear_gaussian(system, n, 40, rng) for n in (60, 30))
+    fit, test = (simulate_linear_gaussian(system, n, 30, rng) for n in (50, 30))
     exact = kalman_predictions(system, test)
     error = np.mean([(p - e.observations[1:]) ** 2 for p, e in zip(exact, test, strict=True)])
     return pack(fit), test, float(error)
@@ -176,7 +176,7 @@ def continuous() -> tuple[Batch, list[Episode], float]:
 
 @cache
 def fourier_filter(conditional: bool):
-    settings = TwoStageSettings(past=4, future=2, dimension=10, history_dimension=30, frequencies=60)
+    settings = TwoStageSettings(past=4, future=2, dimension=8, history_dimension=20, frequencies=60)
     if conditional:  # regresses on h ⊗ B, ten times as many inputs: wants more ridge
         settings = replace(settings, conditional=True, stage1_ridge=1.0)
     return fit_two_stage(continuous()[0], settings, rng=np.random.default_rng(0))
