@@ -22,6 +22,7 @@ from rpsp.filters import (
     one_step_error,
     predictions,
     random_like,
+    step,
     to_float32,
     to_float64,
     trainable,
@@ -109,6 +110,13 @@ def updated(filter: AbstractFilter, q, action, observation):
     return filter.update(q, action, observation), filter.predict(q, action)
 
 
+@eqx.filter_jit
+def stepped(filter: AbstractFilter, q, executed, seen, start):
+    """One step as an actor takes it; at a start its last action is still lying about."""
+    executed = jnp.where(start, 5.0, jnp.asarray(executed, jnp.float32))
+    return step(filter, q, executed, jnp.asarray(seen, jnp.float32), jnp.asarray(start))
+
+
 # A random filter's kernel Bayes rule amplifies rounding from step to step.
 TOLERANCE = {"random kernel-bayes": 2e-3}
 
@@ -149,10 +157,13 @@ def test_unroll_equals_a_loop_over_each_episode(name):
             if len(e) == length and np.allclose(e.observations[:-1], batch.seen[row, t : t + length])
         )
         q, action = filter.init(), np.zeros(episode.actions.shape[1])
-        for step in range(len(episode)):
-            q, _ = updated(filter, q, action, episode.observations[step])
-            np.testing.assert_allclose(states[row, t + step], q, rtol=tolerance, atol=tolerance)
-            action = episode.actions[step]
+        acting = jnp.full(filter.size, 7.0)  # the state an actor has left from the episode before
+        for i in range(len(episode)):
+            q, _ = updated(filter, q, action, episode.observations[i])
+            acting = stepped(filter, acting, action, episode.observations[i], jnp.asarray(i == 0))
+            np.testing.assert_allclose(states[row, t + i], q, rtol=tolerance, atol=tolerance)
+            np.testing.assert_allclose(states[row, t + i], acting, rtol=tolerance, atol=tolerance)
+            action = episode.actions[i]
 
 
 @every_filter

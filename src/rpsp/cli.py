@@ -25,6 +25,9 @@ DESCRIPTION = "Reinforcement learning when the agent cannot see the whole state:
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit: 0 ok, 2 usage, 3 bad file, 4 diverged, 5 disk, 6 environment, 130 interrupted."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    # Before numpy is imported: the regressions are small, and two BLAS threads on a busy machine mostly wait for each other.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("MUJOCO_GL", "egl")
     command = tyro.cli(
         Command,  # pyright: ignore[reportArgumentType] - a union of annotated types is what tyro takes for subcommands
         prog="rpsp",
@@ -125,5 +128,4 @@ def _print_json(wanted: bool, content: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("MUJOCO_GL", "egl")
     main()

@@ -124,7 +124,7 @@ Tree = TypeVar("Tree")
 
 def to_float32(filter: Tree) -> Tree:
     """A filter fitted in float64, ready to run: its floating-point arrays as jax arrays."""
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32) if _is_floating(x) else x, filter)
+    return jax.tree.map(lambda x: jnp.asarray(np.asarray(x, np.float32)) if _is_floating(x) else x, filter)
 
 
 def to_float64(filter: Tree) -> Tree:
@@ -205,9 +205,10 @@ class ObservationWindow(AbstractFilter):
 
 def observation_window(window: int, observations: int, actions: int) -> ObservationWindow:
     """A window that predicts persistence until it is fitted: o_t ≈ o_{t-1}."""
-    W = jnp.zeros((window * observations + actions + 1, observations))
+    W = np.zeros((window * observations + actions + 1, observations), np.float32)
     newest = (window - 1) * observations
-    return ObservationWindow(W.at[newest : newest + observations].set(jnp.eye(observations)), window)
+    W[newest : newest + observations] = np.eye(observations)
+    return ObservationWindow(jnp.asarray(W), window)
 
 
 class GRU(AbstractFilter):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
-from jax.scipy.linalg import cho_solve
+from jax.scipy.linalg import cho_solve as jax_cho_solve
 from jaxtyping import Array, Float
+from scipy.linalg import cho_factor, cho_solve
 
 Matrix = Float[np.ndarray, "_ _"]
 
@@ -34,7 +34,7 @@ class NormalEquations:
         # A trace of diagonal keeps an exactly singular Gram matrix (a constant column) solvable at ridge 0.
         A[np.diag_indices_from(A)] += np.maximum(ridge, max(1e-12 * np.trace(A) / len(A), 1e-300))
         try:
-            return scipy.linalg.solve(A, self.XtY, assume_a="pos")
+            return cho_solve(cho_factor(A), self.XtY)
         except np.linalg.LinAlgError:
             return np.linalg.lstsq(A, self.XtY, rcond=None)[0]
 
@@ -93,4 +93,4 @@ def kernel_bayes_weights(
     Solved through the Cholesky factor of C² + λI, whose eigenvalues are at least λ.
     """
     factor = jnp.linalg.cholesky(C @ C + strength * jnp.eye(len(C), dtype=C.dtype))
-    return cho_solve((factor, True), C @ phi)
+    return jax_cho_solve((factor, True), C @ phi)

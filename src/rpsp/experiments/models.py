@@ -112,9 +112,11 @@ class PredictiveStateModel:
         steps = len(np.asarray(actions))
         if horizon > steps:
             raise UsageError(f"horizon: {horizon} is more than the episode's {steps} actions; choose at most {steps}.")
-        ahead = np.arange(steps - horizon + 1)[:, None] + np.arange(horizon)
-        states = compiled_unroll(self.fitted, batch)[0, : len(ahead)]
-        return self.observations.decode(np.asarray(compiled_forecast(self.fitted, states, batch.performed[0][ahead])))
+        # From every entry of the row, though those at its end lack actions: one shape for all episodes in a bucket.
+        ahead = np.minimum(np.arange(batch.shape[1])[:, None] + np.arange(horizon), batch.shape[1] - 1)
+        states = compiled_unroll(self.fitted, batch)[0]
+        predicted = np.asarray(compiled_forecast(self.fitted, states, np.asarray(batch.performed)[0][ahead]))
+        return self.observations.decode(predicted[: steps - horizon + 1])
 
     def score(self, episodes: Sequence[Any], horizon: int = 1) -> float:
         """R² of the prediction `horizon` steps ahead: 1 is perfect, 0 the mean (scikit-learn's convention)."""
@@ -186,7 +188,8 @@ class PredictiveStateModel:
     def _encode(self, episodes: list[Episode]) -> list[Episode]:
         self._match("observations", episodes[0].observations, self.observations)
         self._match("actions", episodes[0].actions, self.actions)
-        return [Episode(self.observations.encode(e.observations), self.actions.encode(e.actions)) for e in episodes]
+        observed, done = self.observations.encode, self.actions.encode  # looked up once: Equinox wraps what it returns
+        return [Episode(observed(e.observations), done(e.actions)) for e in episodes]
 
     def _match(self, name: str, given: np.ndarray, encoding: Scaling | OneHot) -> None:
         expected = 1 if isinstance(encoding, OneHot) else len(encoding.mean)
