@@ -7,6 +7,7 @@ An `.npz` recording holds `observations` (all episodes one after another, the re
 from __future__ import annotations
 
 import io
+import warnings
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -97,12 +98,14 @@ def _save_minari(name: str, episodes: list[Episode]) -> None:
     import gymnasium
 
     minari = _minari()
+    from minari.data_collector import EpisodeBuffer  # pyright: ignore[reportMissingImports] - an extra
+
     if name in minari.list_local_datasets():
         raise StorageError(f"minari:{name}: exists already; choose another name, as in {name[:-1]}1.")
     low = np.full(episodes[0].observations.shape[1], -np.inf)
     span = np.full(episodes[0].actions.shape[1], np.inf)
     buffers = [
-        minari.EpisodeBuffer(
+        EpisodeBuffer(
             id=i,
             observations=e.observations,
             actions=e.actions,
@@ -112,9 +115,11 @@ def _save_minari(name: str, episodes: list[Episode]) -> None:
         )
         for i, e in enumerate(episodes)
     ]
-    minari.create_dataset_from_buffers(
-        name,
-        buffers,
-        observation_space=gymnasium.spaces.Box(low, -low, dtype=np.float64),
-        action_space=gymnasium.spaces.Box(-span, span, dtype=np.float64),
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # it would like a description, an author, an environment
+        minari.create_dataset_from_buffers(
+            name,
+            buffers,
+            observation_space=gymnasium.spaces.Box(low, -low, dtype=np.float64),
+            action_space=gymnasium.spaces.Box(-span, span, dtype=np.float64),
+        )
