@@ -4,6 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# The regressions are small: two BLAS threads on a busy machine mostly wait for each other.
+export OPENBLAS_NUM_THREADS ?= 1
+
 .PHONY: demo test test-slow lint bench docs clean
 
 demo: $(VENV)/.installed  ## fit a belief to position-only cart-pole, print its errors, draw what it predicts

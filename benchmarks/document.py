@@ -44,7 +44,10 @@ def _prediction(figures: dict[str, Any], into: Path) -> str:
     names = list(rows[0]["errors"])
     parts = ["## Four tasks, positions only\n", _doc("prediction")]
     for steps in (1, 5, 10):
-        head = [f"{steps} step{'s' * (steps > 1)} ahead", *(f"{r['task'].removesuffix('-v5')}, {r['data']}" for r in rows)]
+        head = [
+            f"{steps} step{'s' * (steps > 1)} ahead",
+            *(f"{r['task'].removesuffix('-v5')}, {r['data']}" for r in rows),
+        ]
         best = [min(r["errors"][n][steps - 1] for n in names) for r in rows]
         lines = []
         for name in names:
@@ -111,7 +114,10 @@ def _timing(figures: dict[str, Any], into: Path) -> str:
     for name, label in (("fit_inference", "inference fit"), ("fit_two_stage", "two-stage fit")):
         f = figures[name]
         lines.append(
-            [f"{label}, {f['samples']:,} steps", f"{f['again_seconds']:.2f} s ({f['first_seconds']:.2f} s with compilation)"]
+            [
+                f"{label}, {f['samples']:,} steps",
+                f"{f['again_seconds']:.2f} s ({f['first_seconds']:.2f} s with compilation)",
+            ]
         )
     for name, seconds in figures["filtering"].items():
         lines.append([f"filtering 10 rows × 1000 steps, {name.removesuffix('_seconds')}", f"{seconds:.3f} s"])

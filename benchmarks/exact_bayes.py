@@ -57,7 +57,12 @@ def main() -> dict[str, Any]:
     samples = [count * STEPS for count in EPISODES]
     means = {name: np.exp(np.log(rows).mean(axis=0)).tolist() for name, rows in errors.items()}
     slopes = {name: float(np.polyfit(np.log(samples), np.log(row), 1)[0]) for name, row in means.items()}
-    return {"samples": samples, "error": means, "slope": slopes, "spread of the exact predictions": float(np.mean(spread))}
+    return {
+        "samples": samples,
+        "error": means,
+        "slope": slopes,
+        "spread of the exact predictions": float(np.mean(spread)),
+    }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The pictures of the README and the docs: what a belief fitted to a hopping Hopper expects. `python -m benchmarks.gallery`"""
+"""The pictures of the README and the docs: what a belief fitted to a hopping Hopper expects."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-
 from benchmarks.systems import linear_gaussian, simulate_linear_gaussian
+
 from rpsp.evaluation import Forecasts, forecasts, normalised_errors, r_squared
 from rpsp.filters import compiled_unroll, one_step_error
 from rpsp.rivals import fit_autoregression, mean_prediction, persistence
@@ -62,7 +62,7 @@ def test_forecasts_align_with_the_truth():
 def test_r_squared_conventions():
     truth = np.array([[1.0, 5.0], [2.0, 5.0], [4.0, 5.0]])[:, None]
     assert r_squared(Forecasts(truth, truth)) == 1.0
-    assert r_squared(Forecasts(truth + [0.0, 1.0], truth)) == 0.5  # a constant sensor missed counts 0
+    assert r_squared(Forecasts(truth + np.array([0.0, 1.0]), truth)) == 0.5  # a constant sensor missed counts 0
     mean = np.broadcast_to(truth.mean(axis=0), truth.shape)
     assert np.isclose(r_squared(Forecasts(np.asarray(mean), truth)), 0.5)  # 0 for the first, 1 for the constant one
     np.testing.assert_allclose(normalised_errors(Forecasts(np.asarray(mean), truth)), 1.0)

@@ -49,6 +49,7 @@ SETTINGS = TwoStageSettings(
     state_dimension=2,  # the rank of the system
     padded=False,
     stage1_ridge=1e-3,
+    conditional_ridge=1e-3,
     division_ridge=1e-6,
     stage2_ridge=1e-3,
     ridge=1e-6,
@@ -113,7 +114,9 @@ def test_joint_and_conditional_agree_where_every_window_was_seen():
 @pytest.mark.parametrize("conditional", [False, True])
 def test_stage_1_is_counting(conditional):
     """E[C_{A|B} | h] with indicators is, for each history, the frequency of A among the windows with that B."""
-    settings = replace(SETTINGS, conditional=conditional, stage1_ridge=1e-9, division_ridge=1e-12)
+    settings = replace(
+        SETTINGS, conditional=conditional, stage1_ridge=1e-9, conditional_ridge=1e-9, division_ridge=1e-12
+    )
     index, maps = window_index(episodes(100, 0), PAST, FUTURE, padded=False), one_hot_maps(2, 2, PAST, FUTURE)
     f = _features(index.cut(index.steps), maps)
     state, extended, covariance = _stage1(

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from rpsp.errors import DivergedError
 from rpsp.features import fit_scaling, kernel_width
-from rpsp.filters import AbstractFilter, compiled_unroll, constant, to_float32
+from rpsp.filters import AbstractFilter, compiled_unroll, constant, one_step_error, to_float32
 from rpsp.linalg import NormalEquations, ridge, signed
 from rpsp.trajectories import Batch, Numbers
 from rpsp.windows import chunked, flat, histories, since_start, window_index
@@ -127,16 +127,23 @@ def fit_inference(
     """Fit a filter to a batch, choosing round and ridge by the recursion's own error on held-out episodes.
 
     1. Stage 1: ridge from [h_t, 1, a_{t:t+k-1}] to o_{t:t+k-1}; its history part m_t is the future under null actions.
-    2. Coordinates: x_t = Pᵀ(m_t − μ).
+    2. Coordinates: x_t = Pᵀ(m_t − μ), with only those directions of m that stand out from the noise of stage 1, unless
+       keeping them all predicts better. (What stands out is often the physical state: 2 positions, 2 velocities.)
     3. Update: W by ridge with target x*_{t+1}, first on the targets' own states, then on the states that the filter
        reaches, adding up the normal equations (dataset aggregation).
     4. Prediction: ridge from Φ'(x_t, a_t) to o_t on the filter's own states.
     5. First state: ridge from [1, o_0].
     """
     settings = settings or InferenceSettings()
-    stage1 = _stage1(batch, settings)
-    mean, P = _coordinates(_futures(batch, stage1, settings.past)[flat(batch.mask)], settings.dimension)
-    return _fit_update(batch, held_out, stage1, mean, P, settings, rng)
+    stage1, noise = _stage1(batch, settings)
+    mean, P, reliable = _coordinates(
+        _futures(batch, stage1, settings.past)[flat(batch.mask)], noise, settings.dimension
+    )
+    fitted = [
+        _fit_update(batch, held_out, stage1, mean, P[:, some], settings, rng)
+        for some in ([reliable] if reliable.all() else [reliable, np.full_like(reliable, True)])
+    ]
+    return fitted[_first_good([one_step_error(filter, held_out) for filter in fitted])]
 
 
 def refit_inference(
@@ -150,19 +157,30 @@ def refit_inference(
     """Fit everything again on new data except what a state means: μ and P stay, so a policy's inputs keep their sense."""
     settings = settings or InferenceSettings()
     mean, P = np.asarray(filter.mean_future, np.float64), np.asarray(filter.P, np.float64)
-    return _fit_update(batch, held_out, _stage1(batch, settings), mean, P, settings, rng)
+    return _fit_update(batch, held_out, _stage1(batch, settings)[0], mean, P, settings, rng)
 
 
-def _stage1(batch: Batch, settings: InferenceSettings) -> Float[np.ndarray, "h_1_ka k_obs"]:
-    """Ridge from [h_t, 1, a_{t:t+k-1}] to o_{t:t+k-1}."""
-    equations = None
+def _stage1(
+    batch: Batch, settings: InferenceSettings
+) -> tuple[Float[np.ndarray, "h_1_ka k_obs"], Float[np.ndarray, "k_obs k_obs"]]:
+    """Ridge from [h_t, 1, a_{t:t+k-1}] to o_{t:t+k-1}; and how much of its predictions is noise of the estimate.
+
+    A regression on p inputs from n independent outcomes with residual covariance Σ predicts with an error of covariance
+    Σ p/n on average; windows overlap, so that of k only one is independent.
+    """
+    equations, squares = None, 0.0
     for _, w in window_index(batch, settings.past, settings.future).chunks():
         h = _young(w.history, settings.past)
         X = np.concatenate([h, np.ones((len(h), 1)), w.future_actions], axis=1)
         equations = equations or NormalEquations(X.shape[1], w.future_observations.shape[1])
         equations.add(X, w.future_observations)
+        squares += w.future_observations.T @ w.future_observations
     assert equations is not None  # window_index has refused a batch without windows
-    return equations.solve(settings.stage1_ridge)
+    W = equations.solve(settings.stage1_ridge)
+    explained = W.T @ equations.XtY
+    residual = squares - explained - explained.T + W.T @ equations.XtX @ W
+    inputs = np.linalg.matrix_rank(equations.XtX, hermitian=True)
+    return W, residual * settings.future * inputs / equations.count**2
 
 
 def _young(history: Float[np.ndarray, "n h"], past: int) -> Float[np.ndarray, "n two_h"]:
@@ -180,15 +198,24 @@ def _futures(batch: Batch, stage1: np.ndarray, past: int) -> Float[np.ndarray, "
     return futures
 
 
-def _coordinates(futures: Float[np.ndarray, "n k_obs"], dimension: int) -> tuple[np.ndarray, np.ndarray]:
-    """μ and P: principal directions of the predicted futures, each scaled by 1/√(S + 1e-3 S_max)."""
+def _coordinates(
+    futures: Float[np.ndarray, "n k_obs"], noise: Float[np.ndarray, "k_obs k_obs"], dimension: int
+) -> tuple[Float[np.ndarray, " k_obs"], Float[np.ndarray, "k_obs x"], Bool[np.ndarray, " x"]]:
+    """μ and P: principal directions of the predicted futures, each scaled by 1/√(S + 1e-3 S_max); and which are reliable.
+
+    A direction with less than twice the variance that noise of the estimate would give it is not: scaled up, such
+    directions can drive the recursion astray.
+    """
     mean = futures.mean(axis=0, dtype=np.float64)
     variances, directions = np.linalg.eigh(np.atleast_2d(np.cov(futures.T, bias=True)))
     variances, directions = variances[::-1][:dimension], signed(directions[:, ::-1][:, :dimension])
     largest = max(float(variances[0]), 1e-12)  # observations that never change leave nothing to scale by
     keep = variances > 1e-12 * largest
     keep[0] = True
-    return mean, directions[:, keep] / np.sqrt(variances[keep] + 1e-3 * largest)
+    variances, directions = variances[keep], directions[:, keep]
+    reliable = variances > 2 * np.einsum("fi,fg,gi->i", directions, noise, directions)
+    reliable[0] = True
+    return mean, directions / np.sqrt(variances + 1e-3 * largest), reliable
 
 
 def _fit_update(
@@ -307,11 +334,19 @@ def _steps(batch: Batch, stage1: np.ndarray, mean: np.ndarray, P: np.ndarray, pa
 def _choose(
     equations: NormalEquations, penalties: list[np.ndarray], error: Callable[[np.ndarray], float]
 ) -> tuple[np.ndarray, float]:
-    """The solution, among these ridges, whose held-out error is least; a non-finite error never wins."""
+    """The solution, among these ridges, whose held-out error is least; a non-finite error never wins.
+
+    Ridges come strongest first, and a weaker one must be better by more than one in a hundred.
+    """
     solutions = [equations.solve(penalty) for penalty in penalties]
     errors = [e if np.isfinite(e := error(W)) else np.inf for W in solutions]
-    best = int(np.argmin(errors))
+    best = _first_good(errors)
     return solutions[best], errors[best]
+
+
+def _first_good(errors: list[float]) -> int:
+    """The first error that is as small as any, but for chance: simpler candidates come first."""
+    return int(np.argmax(np.array(errors) <= 1.01 * min(errors)))
 
 
 def _fit_bumps(z: Float[np.ndarray, "n z"], bumps: int, *, rng: np.random.Generator) -> Bumps:

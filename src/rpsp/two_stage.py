@@ -45,7 +45,9 @@ class TwoStageSettings:
     conditional: bool = False
     """Stage 1 regresses A on h ⊗ B directly, instead of the joint A ⊗ B and B ⊗ B on h."""
     stage1_ridge: float = 0.01
-    """Ridge of stage 1 (on sums)."""
+    """Ridge of joint stage 1 (on sums)."""
+    conditional_ridge: float = 10.0
+    """Ridge of conditional stage 1, which has d times as many weights to hold down."""
     division_ridge: float = 0.01
     """λ of the conditional operators C_AB C_BB (C_BB² + λI)⁻¹ of joint stage 1."""
     stage2_ridge: float = 1.0
@@ -337,7 +339,8 @@ def _stage1(
             if i == len(equations):
                 equations.append(NormalEquations(X.shape[1], Y.shape[1]))
             equations[i].add(X, Y)
-    solutions = [e.solve(settings.stage1_ridge) for e in equations]
+    ridge = settings.conditional_ridge if settings.conditional else settings.stage1_ridge
+    solutions = [e.solve(ridge) for e in equations]
 
     def denoise(f: _Features) -> list[np.ndarray]:
         out = []

@@ -24,11 +24,11 @@ def test_round_trip(tmp_path):
 def test_nothing_is_overwritten(tmp_path):
     rpsp.save_episodes(tmp_path / "data.npz", _episodes())
     before = (tmp_path / "data.npz").read_bytes()
-    with pytest.raises(StorageError, match="exists already"):
+    with pytest.raises(StorageError, match=r"exists already"):
         rpsp.save_episodes(tmp_path / "data.npz", _episodes()[:1])
     assert (tmp_path / "data.npz").read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["data.npz"]
-    with pytest.raises(UsageError, match="does not end in .npz"):
+    with pytest.raises(UsageError, match=r"does not end in .npz"):
         rpsp.save_episodes(tmp_path / "data.csv", _episodes())
 
 
@@ -38,14 +38,14 @@ def _write(path, **arrays):
 
 
 def test_foreign_and_damaged_files(tmp_path):
-    with pytest.raises(FileFormatError, match="no such file"):
+    with pytest.raises(FileFormatError, match=r"no such file"):
         rpsp.load_episodes(tmp_path / "missing.npz")
     (tmp_path / "text.npz").write_text("hello")
-    with pytest.raises(FileFormatError, match="not an .npz recording"):
+    with pytest.raises(FileFormatError, match=r"not an .npz recording"):
         rpsp.load_episodes(tmp_path / "text.npz")
-    with pytest.raises(FileFormatError, match="has no array 'actions'"):
+    with pytest.raises(FileFormatError, match=r"has no array 'actions'"):
         rpsp.load_episodes(_write(tmp_path / "half.npz", observations=np.zeros((3, 1)), lengths=np.array([2])))
-    with pytest.raises(FileFormatError, match="need 2 actions and 3 observations; it has 2 and 5"):
+    with pytest.raises(FileFormatError, match=r"need 2 actions and 3 observations; it has 2 and 5"):
         rpsp.load_episodes(
             _write(tmp_path / "odd.npz", observations=np.zeros((5, 1)), actions=np.zeros((2, 1)), lengths=np.array([2]))
         )
@@ -74,9 +74,9 @@ def test_minari_round_trip(tmp_path, monkeypatch):
     for (observations, actions), episode in zip(_episodes(), again, strict=True):
         np.testing.assert_allclose(episode.observations, observations)
         np.testing.assert_allclose(episode.actions, actions)
-    with pytest.raises(StorageError, match="exists already"):
+    with pytest.raises(StorageError, match=r"exists already"):
         rpsp.save_episodes("minari:test/spring-v0", _episodes())
-    with pytest.raises(FileFormatError, match="no such data set"):
+    with pytest.raises(FileFormatError, match=r"no such data set"):
         rpsp.load_episodes("minari:test/none-v0")
 
 

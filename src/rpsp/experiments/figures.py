@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import jax
@@ -64,7 +65,7 @@ def error_by_horizon(errors: dict[str, list[float]], title: str = "") -> Figure:
     axes.set_yscale("log")
     axes.set_xlabel("steps ahead")
     axes.set_ylabel("squared error / variance")
-    axes.set_xticks(steps)
+    axes.set_xticks(np.arange(1, max(map(len, errors.values())) + 1))
     axes.margins(x=0.02)
     axes.grid(axis="y", alpha=0.25)
     axes.set_title(title, loc="left")
@@ -83,7 +84,7 @@ def _spread(axes: Axes, values: list[float], gap: float = 0.055) -> np.ndarray:
     low, high = np.log(axes.get_ylim())
     heights = (np.log(values) - low) / (high - low)
     order = np.argsort(heights)
-    for below, above in zip(order, order[1:], strict=False):
+    for below, above in itertools.pairwise(order):
         heights[above] = max(heights[above], heights[below] + gap)
     return heights
 

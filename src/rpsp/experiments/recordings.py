@@ -75,6 +75,7 @@ def save_episodes(target: str | Path, episodes: Sequence[Any], *, overwrite: boo
 def _minari() -> Any:
     try:
         import minari  # pyright: ignore[reportMissingImports] - an extra
+        import minari.data_collector  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UsageError("minari: is not installed; pip install 'rpsp[minari]'.") from error
     return minari
@@ -98,14 +99,12 @@ def _save_minari(name: str, episodes: list[Episode]) -> None:
     import gymnasium
 
     minari = _minari()
-    from minari.data_collector import EpisodeBuffer  # pyright: ignore[reportMissingImports] - an extra
-
     if name in minari.list_local_datasets():
         raise StorageError(f"minari:{name}: exists already; choose another name, as in {name[:-1]}1.")
     low = np.full(episodes[0].observations.shape[1], -np.inf)
     span = np.full(episodes[0].actions.shape[1], np.inf)
     buffers = [
-        EpisodeBuffer(
+        minari.data_collector.EpisodeBuffer(
             id=i,
             observations=e.observations,
             actions=e.actions,
