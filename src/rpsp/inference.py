@@ -105,8 +105,8 @@ class InferenceSettings:
     """Steps of history that stage 1 regresses on."""
     future: int = 5
     """Steps of future that a state predicts."""
-    dimension: int = 20
-    """At most this many coordinates."""
+    dimension: int = 30
+    """At most this many coordinates; the data decide how many of them are used."""
     bumps: int = 300
     """Radial features that bend the update and the prediction."""
     stage1_ridge: float = 1e-3

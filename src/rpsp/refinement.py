@@ -29,7 +29,7 @@ F = TypeVar("F", bound=AbstractFilter)
 class RefinementSettings:
     """How a filter is refined."""
 
-    epochs: int = 15
+    epochs: int = 20
     """Passes over the data."""
     learning_rate: float = 3e-3
     """Adam's, decaying to nothing along a cosine."""
