@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from rpsp.errors import DivergedError
 from rpsp.features import fit_scaling, kernel_width
-from rpsp.filters import AbstractFilter, compiled_unroll, constant, one_step_error, to_float32
+from rpsp.filters import AbstractFilter, compiled_unroll, constant, to_float32
 from rpsp.linalg import NormalEquations, ridge, signed
 from rpsp.trajectories import Batch, Numbers
 from rpsp.windows import chunked, flat, histories, since_start, window_index
@@ -143,7 +143,7 @@ def fit_inference(
         _fit_update(batch, held_out, stage1, mean, P[:, some], settings, rng)
         for some in ([reliable] if reliable.all() else [reliable, np.full_like(reliable, True)])
     ]
-    return fitted[_first_good([one_step_error(filter, held_out) for filter in fitted])]
+    return fitted[_first_good([error for _, error in fitted])][0]
 
 
 def refit_inference(
@@ -157,7 +157,7 @@ def refit_inference(
     """Fit everything again on new data except what a state means: μ and P stay, so a policy's inputs keep their sense."""
     settings = settings or InferenceSettings()
     mean, P = np.asarray(filter.mean_future, np.float64), np.asarray(filter.P, np.float64)
-    return _fit_update(batch, held_out, _stage1(batch, settings)[0], mean, P, settings, rng)
+    return _fit_update(batch, held_out, _stage1(batch, settings)[0], mean, P, settings, rng)[0]
 
 
 def _stage1(
@@ -226,8 +226,8 @@ def _fit_update(
     P: np.ndarray,
     settings: InferenceSettings,
     rng: np.random.Generator,
-) -> InferenceFilter:
-    """Steps 3 to 5, for coordinates already chosen."""
+) -> tuple[InferenceFilter, float]:
+    """Steps 3 to 5, for coordinates already chosen; and the held-out error of the predictions."""
     train, held = _steps(batch, stage1, mean, P, settings.past), _steps(held_out, stage1, mean, P, settings.past)
     obs = train.observations.shape[1]
     filter = InferenceFilter(
@@ -273,8 +273,8 @@ def _fit_update(
     def prediction_error(W: np.ndarray) -> float:
         return _mean_square(phi @ W - held.observations[some])
 
-    W_pred, _ = _choose(equations, filter.phi_pred.penalties(settings.ridge, settings.bends), prediction_error)
-    return to_float32(eqx.tree_at(lambda f: f.W_pred, filter, W_pred))
+    W_pred, error = _choose(equations, filter.phi_pred.penalties(settings.ridge, settings.bends), prediction_error)
+    return to_float32(eqx.tree_at(lambda f: f.W_pred, filter, W_pred)), error
 
 
 @dataclass(frozen=True, eq=False)

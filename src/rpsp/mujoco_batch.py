@@ -15,9 +15,10 @@ solver's warm start (the numbers would differ from Gymnasium's) and the contact 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any
 
 import gymnasium
@@ -128,8 +129,10 @@ def _always(env: Template, now: Snapshot) -> Bools:
 
 
 def _hopper_healthy(env: Template, now: Snapshot) -> Bools:
-    state = np.concatenate((now.positions, now.velocities), axis=1)[:, 2:]
-    return _walker_healthy(env, now) & _between(state, env._healthy_state_range).all(axis=1)
+    positions, velocities = (
+        _between(part, env._healthy_state_range) for part in (now.positions[:, 2:], now.velocities)
+    )
+    return _walker_healthy(env, now) & positions.all(axis=1) & velocities.all(axis=1)
 
 
 def _walker_healthy(env: Template, now: Snapshot) -> Bools:
@@ -274,8 +277,7 @@ class MujocoBatch(VectorEnv):
         self._place = np.zeros(num_envs)
 
         helpers = min(threads or _usable_cores(), num_envs) - 1  # the calling thread works too
-        self._pool = ThreadPoolExecutor(helpers, "MujocoBatch") if helpers else None
-        self._helpers = helpers
+        self._helpers = [_Helper() for _ in range(helpers)]
 
     def reset(
         self, *, seed: Seeds = None, options: dict[str, Any] | None = None
@@ -335,22 +337,21 @@ class MujocoBatch(VectorEnv):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Let the threads go."""
-        if self._pool is not None:
-            self._pool.shutdown()
+        for helper in self._helpers:
+            helper.stop()
 
     def _simulate(self, rows: Rows, actions: NDArray[Any]) -> None:
         """`frame_skip` physics steps of these rows, handed out one by one so that no thread waits long for another."""
         # A list's iterator can be shared by threads; most others (zip, generators) cannot.
         queue = iter(rows.tolist())
-        helping = []
-        if self._pool is not None:
-            helpers = min(self._helpers, len(rows) - 1)
-            helping = [self._pool.submit(self._work, queue, actions) for _ in range(helpers)]
+        helping = self._helpers[: max(0, len(rows) - 1)]
+        for helper in helping:
+            helper.start(lambda: self._work(queue, actions))
         try:
             self._work(queue, actions)
         finally:  # nobody may touch a simulation that a thread still works on, not even after an interrupt
             for helper in helping:
-                helper.result()
+                helper.wait()
 
     def _work(self, queue: Iterator[int], actions: NDArray[Any]) -> None:
         # While one thread runs Python the others cannot return from the physics: every look-up in this loop counts.
@@ -395,6 +396,35 @@ class MujocoBatch(VectorEnv):
         if self.observation_structure.get("cfrc_ext", 0):
             parts.append(_clipped_forces(self._template, now)[:, 6:])  # all bodies but the world, six numbers each
         return np.concatenate(parts, axis=1)
+
+
+class _Helper:
+    """A thread that waits for work. A future of Python's thread pool costs a lockstep of 100 Hoppers three per cent."""
+
+    def __init__(self) -> None:
+        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._ends: SimpleQueue[BaseException | None] = SimpleQueue()
+        threading.Thread(target=self._run, name="MujocoBatch", daemon=True).start()
+
+    def start(self, task: Callable[[], None]) -> None:
+        self._tasks.put(task)
+
+    def wait(self) -> None:
+        """Until the task is done; what it raised is raised here."""
+        if (error := self._ends.get()) is not None:
+            raise error
+
+    def stop(self) -> None:
+        self._tasks.put(None)
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            try:
+                task()
+            except BaseException as error:
+                self._ends.put(error)
+            else:
+                self._ends.put(None)
 
 
 def _gather(views: Sequence[NDArray[Any]]) -> NDArray[Any]:
