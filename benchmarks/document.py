@@ -32,6 +32,23 @@ def write_page(results: Path, docs: Path) -> None:
             parts.append(write(json.loads(path.read_text()), docs / "figures"))
             parts.append(f"Measure again: `.venv/bin/python -m benchmarks {name}`\n")
     (docs / "benchmarks.md").write_text("\n".join(parts))
+    readme = docs.parent / "README.md"
+    before, _, after = readme.read_text().partition("<!-- measured -->\n")
+    summary = _glance(json.loads((results / "prediction.json").read_text()))
+    readme.write_text(f"{before}<!-- measured -->\n{summary}{after[after.index('<!-- /measured -->') :]}")
+
+
+def _glance(figures: dict[str, Any]) -> str:
+    """The README's table: one step ahead, on the data of a trained policy."""
+    rows = [row for row in figures["rows"] if row["data"] == "trained policy"]
+    names = ("persistence", "linear AR(10)", "kernel-bayes, refined", "GRU 32, BPTT", "inference, closed form")
+    lines = []
+    for row in rows:
+        values = [row["errors"][name][0] for name in names]
+        lines.append([row["task"].removesuffix("-v5"), *(_bold(_short(v), v == min(values)) for v in values)])
+    return "One-step squared error over variance, positions only, fresh episodes of a trained policy:\n\n" + _table(
+        ["task", *names], lines
+    )
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:

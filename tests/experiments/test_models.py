@@ -82,6 +82,20 @@ def test_same_seed_same_model():
     np.testing.assert_array_equal(first.predict(observations, actions), second.predict(observations, actions))
 
 
+def test_refit_keeps_the_coordinates():
+    model = PredictiveStateModel(bumps=30, rounds=2).fit(_episodes())
+    before, observations, actions = model.fitted, *_episodes(1, 60, seed=5)[0]
+    states = model.filter(observations, actions)
+    model.refit(_episodes(40, seed=0))
+    np.testing.assert_array_equal(model.fitted.P, before.P)
+    np.testing.assert_array_equal(model.fitted.mean_future, before.mean_future)
+    again = model.filter(observations, actions)
+    assert again.shape == states.shape and not np.array_equal(again, states)
+    assert np.corrcoef(states[5:, 0], again[5:, 0])[0, 1] > 0.98
+    with pytest.raises(UsageError, match="has no coordinates to keep"):
+        PredictiveStateModel("gru", size=4, epochs=1).fit(_episodes()).refit(_episodes())
+
+
 def test_tabular_predicts_distributions_over_symbols():
     rng = np.random.default_rng(0)
     episodes = simulate_hmm(controlled_hmm(2, 3, 2, rng), 80, 30, rng)

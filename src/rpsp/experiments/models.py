@@ -17,7 +17,7 @@ from rpsp.evaluation import compiled_forecast, forecasts, normalised_errors, r_s
 from rpsp.experiments.checkpoints import read_tree, write_tree
 from rpsp.features import OneHot, Scaling, fit_scaling, symbols
 from rpsp.filters import GRU, AbstractFilter, compiled_unroll
-from rpsp.inference import InferenceSettings, fit_inference
+from rpsp.inference import InferenceFilter, InferenceSettings, fit_inference, refit_inference
 from rpsp.refinement import RefinementSettings, refine
 from rpsp.rivals import fit_autoregression, mean_prediction, persistence
 from rpsp.trajectories import Batch, Episode, as_episodes, pack, split
@@ -82,19 +82,34 @@ class PredictiveStateModel:
     def fit(self, episodes: Sequence[Any]) -> PredictiveStateModel:
         """Fit to episodes; part of them are held out to choose, and then to measure `errors`, of model and rivals."""
         episodes = as_episodes(episodes)
-        rng = np.random.default_rng(self.seed)
-        key, refine_key = jax.random.split(jax.random.key(self.seed))
         self.observations, self.actions = self._encodings(episodes)
-        train, held = split(
-            self._encode(episodes), self.held_out, rng=rng, keep=getattr(self.settings, "future", 0) + 1
-        )
-        batch, held_batch = pack(train), pack(held)
-        filter = KINDS[self.kind].fit(batch, held_batch, self.settings, rng, key)
+        rng, batch, held = self._split(episodes)
+        key, refine_key = jax.random.split(jax.random.key(self.seed))
+        filter = KINDS[self.kind].fit(batch, held, self.settings, rng, key)
         if self.refinement.epochs:
-            filter = refine(filter, batch, held_batch, self.refinement, key=refine_key).filter
+            filter = refine(filter, batch, held, self.refinement, key=refine_key).filter
         self._filter = filter
-        self.errors = self._compare(batch, held_batch, rng)
+        self.errors = self._compare(batch, held, rng)
         return self
+
+    def refit(self, episodes: Sequence[Any]) -> PredictiveStateModel:
+        """Fit again to new episodes, in closed form, keeping what every coordinate of the state means.
+
+        What was built on the states (a policy, a display, a stored log) stays valid. Only for kind "inference".
+        """
+        if not isinstance(self.fitted, InferenceFilter):
+            raise UsageError(f"refit: a {self.kind} model has no coordinates to keep; call fit(episodes) instead.")
+        rng, batch, held = self._split(as_episodes(episodes))
+        self._filter = refit_inference(self.fitted, batch, held, self.settings, rng=rng)
+        self.errors = self._compare(batch, held, rng)
+        return self
+
+    def _split(self, episodes: list[Episode]) -> tuple[np.random.Generator, Batch, Batch]:
+        """The generator of this model's seed, and episodes in its units: those to fit and those held out."""
+        rng = np.random.default_rng(self.seed)
+        keep = getattr(self.settings, "future", 0) + 1
+        train, held = split(self._encode(episodes), self.held_out, rng=rng, keep=keep)
+        return rng, pack(train), pack(held)
 
     def filter(self, observations: Any, actions: Any) -> Float[np.ndarray, "time_plus_1 q"]:
         """The state after each observation: entry t knows `observations[: t + 1]` and `actions[: t]`."""
