@@ -96,7 +96,7 @@ def fit(config: FitConfig, say: Say = lambda line: None) -> dict[str, Any]:
     save_episodes(directory / "episodes.npz", episodes)
     started = time.perf_counter()
     model.fit(episodes)
-    say(f"fitted {config.kind} and its rivals: {_since(started)}")
+    say(f"fitted {config.kind}, a state of {model.fitted.size} numbers, and its rivals: {_since(started)}")
     model.save(directory / "model.safetensors")
     results = {"directory": str(directory), "source": config.source, "kind": config.kind, "errors": model.errors}
     write_json(directory / "results.json", results)
