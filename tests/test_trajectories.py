@@ -154,3 +154,16 @@ def test_a_single_episode_is_cut(steps, fraction):
     np.testing.assert_array_equal(np.concatenate([head.actions, tail.actions]), episode.actions)
     np.testing.assert_array_equal(np.concatenate([head.observations, tail.observations[1:]]), episode.observations)
     assert head.observations[-1, 0] == tail.observations[0, 0]
+
+
+def test_rewards_must_match_the_actions():
+    with pytest.raises(UsageError, match=r"episodes\[0\].rewards: has 3 entries for 2 actions"):
+        as_episodes([_with_rewards(3)])
+    assert as_episodes([_with_rewards(2)])[0].rewards is not None
+
+
+def _with_rewards(count: int) -> Episode:
+    """An episode of two steps with so many rewards; built past the checker, which would object first."""
+    episode = Episode(np.zeros((3, 1)), np.zeros((2, 1)))
+    object.__setattr__(episode, "rewards", np.zeros(count))
+    return episode

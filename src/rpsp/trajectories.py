@@ -7,7 +7,7 @@ Time, as everywhere in this package: the reset observation is `o_0`; at step t â
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -97,9 +97,9 @@ def as_episodes(recordings: Any) -> list[Episode]:
     episodes = []
     for i, recording in enumerate(recordings):
         if isinstance(recording, Episode):
-            given, extra = (recording.observations, recording.actions), recording
+            given = recording.observations, recording.actions
         elif isinstance(recording, (tuple, list)) and len(recording) == 2:
-            given, extra = recording, None
+            given = recording
         else:
             raise UsageError(
                 f"episodes[{i}]: expected a pair (observations, actions) or an rpsp.Episode, got "
@@ -116,13 +116,14 @@ def as_episodes(recordings: Any) -> list[Episode]:
             )
         if len(actions) == 0:
             raise UsageError(f"episodes[{i}]: has no step; leave out episodes without actions.")
-        if extra is not None:
-            episode = Episode(
-                observations, actions, extra.rewards, extra.drawn, extra.terminated, extra.truncated, extra.failed
-            )
+        if isinstance(recording, Episode):
+            for name in ("rewards", "drawn"):
+                beside = getattr(recording, name)
+                if beside is not None and len(beside) != len(actions):
+                    raise UsageError(f"episodes[{i}].{name}: has {len(beside)} entries for {len(actions)} actions.")
+            episodes.append(replace(recording, observations=observations, actions=actions))
         else:
-            episode = Episode(observations, actions)
-        episodes.append(episode)
+            episodes.append(Episode(observations, actions))
     first = episodes[0]
     for name in ("observations", "actions"):
         width = getattr(first, name).shape[1]

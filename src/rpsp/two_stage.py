@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
+from rpsp.errors import UsageError
 from rpsp.features import FeatureMap, OneHotSequence, fit_fourier
 from rpsp.filters import compiled_unroll, one_step_error, to_float32, to_float64
 from rpsp.linalg import NormalEquations, conditional_operators, outer, randomized_svd
@@ -190,38 +191,23 @@ def fit_tabular(batch: Batch, held_out: Batch, settings: TabularSettings | None 
     best: the rank of the system.
     """
     settings = settings or TabularSettings()
-    past, future, smoothing = settings.past, settings.future, settings.smoothing
     symbols, actions = batch.observations.shape[-1], batch.performed.shape[-1]
-    index = window_index(batch, past, future)
-    histories, starts, futures, longer = [], [], [], []
-    for steps, w in index.chunks():
-        # A padded action is a null vector: argmax would call it symbol 0, so "none" gets a symbol of its own.
-        pairs = w.history[:, :-1]
-        seen, done = pairs[:, : past * symbols], pairs[:, past * symbols :].reshape(-1, past, actions)
-        done = np.concatenate([1 - done.sum(axis=2, keepdims=True), done], axis=2).reshape(len(done), -1)
-        code = _sequence(seen, symbols, past) * (actions + 1) ** past + _sequence(done, actions + 1, past)
-        histories.append(code)
-        starts.append(np.where(index.since_start[steps] == 0, _sequence(seen, symbols, past) % symbols, -1))
-        futures.append(
-            (_sequence(w.future_observations, symbols, future), _sequence(w.future_actions, actions, future))
+    o_k, a_k = symbols**settings.future, actions**settings.future
+    if (entries := symbols * o_k * actions * a_k) > MAX_TABLE:
+        raise UsageError(
+            f"future: {symbols} symbols and {actions} actions over {settings.future} + 1 steps make tables of {entries:,} "
+            f"entries, more than {MAX_TABLE:,}; choose a smaller future, or merge symbols."
         )
-        present = w.observation.argmax(axis=1), w.action.argmax(axis=1)
-        later = _sequence(w.shifted_observations, symbols, future), _sequence(w.shifted_actions, actions, future)
-        longer.append(
-            tuple(now * n**future + then for now, n, then in zip(present, (symbols, actions), later, strict=True))
-        )
-    history, start = np.concatenate(histories), np.concatenate(starts)
-    short = [np.concatenate(x) for x in zip(*futures, strict=True)]
-    long = [np.concatenate(x) for x in zip(*longer, strict=True)]
-    found, history = np.unique(history, return_inverse=True)
+    index = window_index(batch, settings.past, settings.future)
+    chunks = [_codes(w, index.since_start[steps] == 0, symbols, actions, settings) for steps, w in index.chunks()]
+    c = _Codes(*(np.concatenate(parts, axis=-1) for parts in zip(*chunks, strict=True)))
+    found, history = np.unique(c.history, return_inverse=True)
     weights = np.sqrt(np.bincount(history))[:, None]
-    o_k, a_k = symbols**future, actions**future
-    q = _tables(history, (short[0], short[1]), (len(found), o_k, a_k), smoothing).reshape(len(found), -1)
-    p = _tables(history, (long[0], long[1]), (len(found), symbols * o_k, actions * a_k), smoothing).reshape(
-        len(found), -1
-    )
-    began = start >= 0
-    W_first = _tables(start[began], (short[0][began], short[1][began]), (symbols, o_k, a_k), smoothing)
+    q = _tables(history, c.short, (len(found), o_k, a_k), settings.smoothing).reshape(len(found), -1)
+    extended_shape = (len(found), symbols * o_k, actions * a_k)
+    p = _tables(history, c.long, extended_shape, settings.smoothing).reshape(len(found), -1)
+    began = c.reset >= 0
+    W_first = _tables(c.reset[began], c.short[:, began], (symbols, o_k, a_k), settings.smoothing)
     directions = np.linalg.svd(weights * q, full_matrices=False)[2].T
 
     def with_rank(rank: int) -> TabularFilter:
@@ -234,6 +220,38 @@ def fit_tabular(batch: Batch, held_out: Batch, settings: TabularSettings | None 
     return min(candidates, key=lambda filter: one_step_error(filter, held_out))
 
 
+MAX_TABLE = 1_000_000  # entries of an extended table; stage 2 holds one for every history
+
+
+class _Codes(NamedTuple):
+    """Windows of symbols as whole numbers."""
+
+    history: Int[np.ndarray, " n"]
+    reset: Int[np.ndarray, " n"]
+    """The reset observation where an episode starts, −1 elsewhere."""
+    short: Int[np.ndarray, "2 n"]
+    """o_{t:t+k-1} and a_{t:t+k-1}."""
+    long: Int[np.ndarray, "2 n"]
+    """o_{t:t+k} and a_{t:t+k}."""
+
+
+def _codes(w: Windows, starts: Bool[np.ndarray, " n"], symbols: int, actions: int, settings: TabularSettings) -> _Codes:
+    past, future = settings.past, settings.future
+    seen, done = w.history[:, : past * symbols], w.history[:, past * symbols : -1].reshape(-1, past, actions)
+    # A padded action is a null vector: argmax would call it symbol 0, so "none" gets a symbol of its own.
+    done = np.concatenate([1 - done.sum(axis=2, keepdims=True), done], axis=2).reshape(len(seen), -1)
+    observed = _sequence(seen, symbols, past)
+    short = _sequence(w.future_observations, symbols, future), _sequence(w.future_actions, actions, future)
+    later = _sequence(w.shifted_observations, symbols, future), _sequence(w.shifted_actions, actions, future)
+    now = w.observation.argmax(axis=1) * symbols**future, w.action.argmax(axis=1) * actions**future
+    return _Codes(
+        history=observed * (actions + 1) ** past + _sequence(done, actions + 1, past),
+        reset=np.where(starts, observed % symbols, -1),
+        short=np.stack(short),
+        long=np.stack(now) + np.stack(later),
+    )
+
+
 def _sequence(one_hot: Float[np.ndarray, "n k_size"], size: int, length: int) -> Int[np.ndarray, " n"]:
     """The number of a sequence of symbols, first symbol most significant."""
     digits = one_hot.reshape(len(one_hot), length, size).argmax(axis=2)
@@ -241,7 +259,7 @@ def _sequence(one_hot: Float[np.ndarray, "n k_size"], size: int, length: int) ->
 
 
 def _tables(
-    group: np.ndarray, outcome_given: tuple[np.ndarray, np.ndarray], shape: tuple[int, int, int], smoothing: float
+    group: Int[np.ndarray, " n"], outcome_given: Int[np.ndarray, "2 n"], shape: tuple[int, int, int], smoothing: float
 ) -> Float[np.ndarray, "groups outcomes givens"]:
     """P(outcome | group, given) by counting, drawn by `smoothing` pseudo-counts towards P(outcome | given)."""
     counts = np.bincount(np.ravel_multi_index((group, *outcome_given), shape), minlength=np.prod(shape)).reshape(shape)
