@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rpsp.filters import observation_window, unroll
 from rpsp.objectives import (
     advantages,
     distributions,
@@ -18,6 +19,7 @@ from rpsp.objectives import (
     mean_entropy,
     mean_kl,
     policy_loss,
+    prediction_loss,
     rewards_to_go,
     surrogate,
 )
@@ -106,6 +108,17 @@ def test_policy_loss_is_averaged_over_episodes(batch: Batch) -> None:
     log_p = -((drawn - 0.5) ** 2) / (2 * np.exp(-0.6)) + 0.3 - np.log(2 * np.pi) / 2
     by_hand = -(log_p * np.asarray(A))[batch.mask].sum() / 3
     np.testing.assert_allclose(policy_loss(dists, batch, A), by_hand, rtol=1e-5)
+
+
+def test_prediction_loss_is_averaged_over_steps_or_episodes(batch: Batch) -> None:
+    """Persistence: every step's error is the change of the reading, both dimensions together."""
+    filter = observation_window(1, 2, 1)
+    total = np.sum((np.asarray(batch.observations) - batch.seen)[batch.mask] ** 2)
+    states = unroll(filter, batch)
+    np.testing.assert_allclose(prediction_loss(filter, states, batch), total / 9, rtol=1e-5)
+    np.testing.assert_allclose(
+        prediction_loss(filter, states, batch, per=jnp.asarray(batch.ends)), total / 3, rtol=1e-5
+    )
 
 
 def test_the_surrogate_has_the_gradient_of_the_policy_loss(batch: Batch) -> None:

@@ -24,13 +24,13 @@ from rpsp.filters import (
     unroll,
 )
 from rpsp.inference import InferenceSettings, fit_inference
+from rpsp.objectives import prediction_loss
 from rpsp.refinement import (
     RefinementSettings,
     _held_out_error,
     _initial_states,
     _segments,
     horizon_loss,
-    prediction_loss,
     refine,
     with_futures,
 )

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from rpsp.filters import AbstractFilter, predictions
 from rpsp.policies import AbstractDistribution, AbstractPolicy
 from rpsp.trajectories import Batch
 
@@ -86,8 +87,22 @@ def log_probs(dists: AbstractDistribution, actions: Float[Array, "row time act"]
 def policy_loss(dists: AbstractDistribution, batch: Batch, advantages: Steps) -> Float[Array, ""]:
     """ℓ₁ = −(1/M) Σ_{i=1}^M Σ_t log π(a_t | q_t) (R_t − b_t), over the M episodes of a batch."""
     scores = log_probs(dists, jnp.asarray(batch.actions)) * jax.lax.stop_gradient(advantages)
-    total = jnp.sum(jnp.where(jnp.asarray(batch.mask), scores, 0.0))
-    return -total / jnp.maximum(jnp.sum(jnp.asarray(batch.ends)), 1)
+    return -masked_mean(scores, jnp.asarray(batch.mask), per=jnp.asarray(batch.ends))
+
+
+def prediction_loss(
+    filter: AbstractFilter,
+    states: Float[Array, "row time q"],
+    batch: Batch,
+    *,
+    per: Bool[Array, "row time"] | None = None,
+) -> Float[Array, ""]:
+    """ℓ₂ = (1/M) Σ_{i=1}^M Σ_t ‖E[o_t | q_t, a_t] − o_t‖², summed over observation dimensions.
+
+    The paper's M are the episodes of a batch: `per=batch.ends`. Unless told, the mean is over steps.
+    """
+    errors = predictions(filter, states, jnp.asarray(batch.performed)) - batch.observations
+    return masked_mean(jnp.sum(errors**2, axis=-1), jnp.asarray(batch.mask), per=per)
 
 
 def surrogate(
@@ -109,7 +124,9 @@ def mean_entropy(dists: AbstractDistribution, mask: Bool[Array, "row time"]) -> 
     return masked_mean(jax.vmap(jax.vmap(lambda dist: dist.entropy()))(dists), mask)
 
 
-def masked_mean(x: Steps, mask: Bool[Array, "row time"]) -> Float[Array, ""]:
-    """The mean over the steps of a batch."""
-    # where before the sum: filler may hold anything, even infinities, and must not reach the gradient.
-    return jnp.sum(jnp.where(mask, x, 0.0)) / jnp.maximum(jnp.sum(mask), 1)
+def masked_mean(
+    x: Steps, mask: Bool[Array, "row time"], *, per: Bool[Array, "row time"] | None = None
+) -> Float[Array, ""]:
+    """The mean over the steps of a batch; or their sum over the number of marks in `per`, as in per episode."""
+    # where before the sum: filler may hold anything, even infinities, and must not take the mean with it.
+    return jnp.sum(jnp.where(mask, x, 0.0)) / jnp.maximum(jnp.sum(mask if per is None else per), 1)

@@ -17,7 +17,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from rpsp.filters import AbstractFilter, compiled_unroll, predictions, trainable, unroll
+from rpsp.filters import AbstractFilter, compiled_unroll, trainable, unroll
+from rpsp.objectives import masked_mean, prediction_loss
 from rpsp.psr import KernelBayesFilter
 from rpsp.trajectories import Batch, Numbers
 from rpsp.windows import future_mask, stack_future
@@ -113,16 +114,10 @@ def _without_filler(batch: Batch) -> Batch:
     return jax.tree.map(blank, batch)
 
 
-def prediction_loss(filter: AbstractFilter, states: Float[Array, "row time q"], batch: Batch) -> Float[Array, ""]:
-    """ℓ₂ per step: ‖E[o_t | q_t, a_t] − o_t‖², averaged over steps and summed over observation dimensions."""
-    errors = predictions(filter, states, jnp.asarray(batch.performed)) - batch.observations
-    return _masked_mean(jnp.sum(errors**2, axis=-1), jnp.asarray(batch.mask))
-
-
 def horizon_loss(filter: KernelBayesFilter, states: Float[Array, "row time q"], futures: Futures) -> Float[Array, ""]:
     """‖W_horᵀ(q_t ⊗ ψ_a(a_{t:t+k-1})) − o_{t:t+k-1}‖² / k, averaged over the steps that have such a future."""
     errors = jax.vmap(jax.vmap(filter.predict_horizon))(states, jnp.asarray(futures.actions)) - futures.observations
-    return _masked_mean(jnp.sum(errors**2, axis=-1).mean(axis=-1), jnp.asarray(futures.mask))
+    return masked_mean(jnp.sum(errors**2, axis=-1).mean(axis=-1), jnp.asarray(futures.mask))
 
 
 def with_futures(filter: AbstractFilter, batch: Batch) -> tuple[Batch, Futures | None]:
@@ -141,11 +136,6 @@ def _loss(filter: AbstractFilter, states: Array, data: tuple[Batch, Futures | No
         assert isinstance(filter, KernelBayesFilter)
         loss = loss + horizon_loss(filter, states, futures)
     return loss
-
-
-def _masked_mean(x: Float[Array, "row time"], mask: Bool[Array, "row time"]) -> Float[Array, ""]:
-    # where, not a product: a filter that diverges on filler must not take the mean with it.
-    return jnp.sum(jnp.where(mask, x, 0.0)) / jnp.maximum(jnp.sum(mask), 1)
 
 
 @eqx.filter_jit

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool
 
 from rpsp.errors import UsageError
 from rpsp.filters import unroll
@@ -33,9 +33,8 @@ from rpsp.objectives import (
 )
 from rpsp.policies import AbstractDistribution, Agent
 from rpsp.trajectories import Batch
-from rpsp.updates import Select, UpdateRule, policy_only
+from rpsp.updates import Select, UpdateRule, Vector, line_search, policy_only
 
-Vector = Float[Array, " theta"]
 Product = Callable[[Vector], Vector]
 
 
@@ -82,7 +81,7 @@ def trpo(
             raise UsageError(f"{name}={getattr(settings, name)}: must be greater than 0.")
     if not 0 < shrink < 1:
         raise UsageError(f"shrink={shrink}: must lie between 0 and 1, as in 0.8.")
-    return UpdateRule(lambda agent: (), partial(_step, settings))
+    return UpdateRule(lambda agent: (), partial(_step, settings), "trpo")
 
 
 @eqx.filter_jit
@@ -176,44 +175,3 @@ def conjugate_gradient(product: Product, b: Vector, steps: int, tolerance: float
 
     _, x, r, _, _ = jax.lax.while_loop(unfinished, iterate, (0, jnp.zeros_like(b), b, b, b @ b))
     return x, b - r
-
-
-class Search(NamedTuple):
-    """Where a line search ended: at the start, with fraction 0, if no step was acceptable."""
-
-    tries: Int[Array, ""]
-    accepted: Bool[Array, ""]
-    theta: Vector
-    gain: Float[Array, ""]
-    kl: Float[Array, ""]
-    fraction: Float[Array, ""]
-
-
-def line_search(
-    judge: Callable[[Vector], tuple[Array, Array]],
-    theta: Vector,
-    step: Vector,
-    max_kl: float,
-    backtracks: int,
-    shrink: float,
-) -> Search:
-    """The first of θ + shrinkⁱ s, i = 0 … backtracks, with KL ≤ ε and a better surrogate; θ itself if there is none.
-
-    `judge` gives (gain, KL) of a candidate. Comparisons with NaN are false, so a step that is not finite is refused.
-    """
-
-    def unfinished(search: Search) -> Array:
-        return ~search.accepted & (search.tries <= backtracks)
-
-    def attempt(search: Search) -> Search:
-        fraction = jnp.asarray(shrink, theta.dtype) ** search.tries
-        candidate = theta + fraction * step
-        gain, kl = judge(candidate)
-        accepted = (kl <= max_kl) & (gain > 0) & jnp.isfinite(gain) & jnp.all(jnp.isfinite(candidate))
-        taken = Search(search.tries + 1, accepted, candidate, gain, kl, fraction)
-        refused = search._replace(tries=search.tries + 1)
-        return jax.tree.map(lambda yes, no: jnp.where(accepted, yes, no), taken, refused)
-
-    zero = jnp.zeros((), theta.dtype)
-    start = Search(jnp.asarray(0), jnp.asarray(False), theta, zero, zero, zero)
-    return jax.lax.while_loop(unfinished, attempt, start)

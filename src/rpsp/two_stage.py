@@ -193,10 +193,10 @@ def fit_tabular(batch: Batch, held_out: Batch, settings: TabularSettings | None 
     settings = settings or TabularSettings()
     symbols, actions = batch.observations.shape[-1], batch.performed.shape[-1]
     o_k, a_k = symbols**settings.future, actions**settings.future
-    if (entries := symbols * o_k * actions * a_k) > MAX_TABLE:
+    if (entries := o_k * a_k * symbols * o_k * actions * a_k) > MAX_ENTRIES:
         raise UsageError(
-            f"future: {symbols} symbols and {actions} actions over {settings.future} + 1 steps make tables of {entries:,} "
-            f"entries, more than {MAX_TABLE:,}; choose a smaller future, or merge symbols."
+            f"future: {symbols} symbols and {actions} actions over {settings.future} steps make a W_ext of {entries:,} "
+            f"entries, more than {MAX_ENTRIES:,}; choose a smaller future, or merge symbols."
         )
     index = window_index(batch, settings.past, settings.future)
     chunks = [_codes(w, index.since_start[steps] == 0, symbols, actions, settings) for steps, w in index.chunks()]
@@ -216,11 +216,11 @@ def fit_tabular(batch: Batch, held_out: Batch, settings: TabularSettings | None 
         W_ext = U @ equations.solve(settings.ridge)
         return to_float32(TabularFilter(W_ext.reshape(o_k, a_k, -1), W_first, actions))
 
-    candidates = [with_rank(rank) for rank in range(1, min(settings.max_rank, directions.shape[1]) + 1)]
+    candidates = (with_rank(rank) for rank in range(1, min(settings.max_rank, directions.shape[1]) + 1))
     return min(candidates, key=lambda filter: one_step_error(filter, held_out))
 
 
-MAX_TABLE = 1_000_000  # entries of an extended table; stage 2 holds one for every history
+MAX_ENTRIES = 20_000_000  # of the map from tables of k steps to tables of k + 1
 
 
 class _Codes(NamedTuple):

@@ -1,15 +1,32 @@
-"""What an update rule is, and which parameters it may move."""
+"""What an update rule is, which parameters it may move; the joint gradient rule (VRPG), and rules one after the other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-from jaxtyping import Array
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, Int
 
-from rpsp.filters import trainable
+from rpsp.errors import UsageError
+from rpsp.filters import AbstractFilter, trainable, unroll
+from rpsp.objectives import (
+    advantages,
+    distributions,
+    explained_variance,
+    fit_baseline,
+    linear_baseline,
+    mean_kl,
+    policy_loss,
+    prediction_loss,
+    rewards_to_go,
+)
 from rpsp.policies import Agent
 from rpsp.trajectories import Batch
 
@@ -17,6 +34,8 @@ Memory = Any
 """What a rule remembers from one step to the next: a tree of arrays."""
 Select = Callable[[Agent], Any]
 """Agent → a tree of booleans, True at the parameters that a rule may move."""
+Vector = Float[Array, " theta"]
+"""The parameters that a rule moves, end to end."""
 
 
 class UpdateRule(NamedTuple):
@@ -24,6 +43,38 @@ class UpdateRule(NamedTuple):
 
     init: Callable[[Agent], Memory]
     step: Callable[[Agent, Memory, Batch], tuple[Agent, Memory, dict[str, Array]]]
+    name: str = "update"
+    """What its diagnostics are filed under where several rules work in sequence."""
+
+
+def in_sequence(*rules: UpdateRule) -> UpdateRule:
+    """One rule after the other on the same batch; the diagnostics of `trpo` become `trpo/kl` and so on.
+
+    The paper's alternating optimisation is `in_sequence(trpo(select=policy_only), vrpg(select=filter_only))`.
+    """
+    names = [rule.name for rule in rules]
+    # Two rules of one name are told apart by their place.
+    names = [name if names.count(name) == 1 else f"{name}{i}" for i, name in enumerate(names, 1)]
+
+    def init(agent: Agent) -> tuple[Memory, ...]:
+        return tuple(rule.init(agent) for rule in rules)
+
+    def step(
+        agent: Agent, state: tuple[Memory, ...], batch: Batch
+    ) -> tuple[Agent, tuple[Memory, ...], dict[str, Array]]:
+        states, diagnostics = [], {}
+        for name, rule, memory in zip(names, rules, state, strict=True):
+            agent, memory, found = rule.step(agent, memory, batch)
+            states.append(memory)
+            diagnostics |= {f"{name}/{key}": value for key, value in found.items()}
+        return agent, tuple(states), diagnostics
+
+    return UpdateRule(init, step, "+".join(names))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What may move
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def everything(agent: Agent) -> Any:
@@ -43,3 +94,246 @@ def filter_only(agent: Agent) -> Any:
 
 def _nothing(marks: Any) -> Any:
     return jax.tree.map(lambda _: False, marks)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Joint variance-reduced policy gradient
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class VrpgSettings:
+    """What the joint gradient is made of, and how far a step goes."""
+
+    learning_rate: float = 1e-3
+    """η: Adam's."""
+    return_weight: float = 1.0
+    """a₁: of the policy loss, after its gradient is brought to unit variance. 0 drops that loss."""
+    prediction_weight: float = 1.0
+    """a₂: of the prediction loss, likewise. 0 drops it: the paper's reactive_PSR."""
+    averaging_rate: float = 0.1
+    """β: weight of the new value in the running variance of a gradient."""
+    discount: float = 0.99
+    """γ."""
+    normalise: bool = True
+    """Whether advantages are brought to zero mean and unit variance."""
+    truncate: int | None = None
+    """Steps that gradients flow back through; None for whole episodes."""
+    max_norm: float = 3.0
+    """The joint gradient is clipped to this norm. Each loss's has unit variance, so this concerns outliers."""
+    select: Select = everything
+    """Which parameters move."""
+    max_kl: float | None = None
+    """Ours, not the paper's: the most that filter and policy together may change in one step, as mean KL per sample."""
+    backtracks: int = 10
+    """How often a step outside that trust region is halved before it is given up."""
+    baseline_ridge: float = 1e-5
+    """Ridge of the linear baseline."""
+
+
+class VrpgMemory(NamedTuple):
+    """What VRPG remembers: Adam's moments, and the running variance of each loss's gradient (0 before the first)."""
+
+    adam: Any
+    v: Float[Array, " loss"]
+
+
+def vrpg(
+    learning_rate: float = 1e-3,
+    return_weight: float = 1.0,
+    prediction_weight: float = 1.0,
+    averaging_rate: float = 0.1,
+    *,
+    discount: float = 0.99,
+    normalise: bool = True,
+    truncate: int | None = None,
+    max_norm: float = 3.0,
+    select: Select = everything,
+    max_kl: float | None = None,
+) -> UpdateRule:
+    """Adam on ∇L = α₁ ∇ℓ₁ + α₂ ∇ℓ₂, states recomputed so that gradients go through time; see `VrpgSettings`.
+
+    `max_kl` (ours) shortens a step until the policy, by which filter and reactive policy are meant together, has moved
+    no further than that, and else gives it up. A step that is not finite is skipped and nothing is remembered of it.
+    """
+    settings = VrpgSettings(
+        learning_rate,
+        return_weight,
+        prediction_weight,
+        averaging_rate,
+        discount,
+        normalise,
+        truncate,
+        max_norm,
+        select,
+        max_kl,
+    )
+    for name in ("learning_rate", "max_norm", "max_kl", "truncate"):
+        if (value := getattr(settings, name)) is not None and not value > 0:
+            raise UsageError(f"{name}={value}: must be greater than 0.")
+    if not 0 < averaging_rate <= 1:
+        raise UsageError(f"averaging_rate={averaging_rate}: must lie between 0 and 1, as in 0.1.")
+    if min(return_weight, prediction_weight) < 0 or not _weights(settings):
+        raise UsageError(
+            f"return_weight={return_weight}, prediction_weight={prediction_weight}: neither may be negative, and one "
+            "must be greater than 0."
+        )
+    return UpdateRule(partial(_init, settings), partial(_step, settings), "vrpg")
+
+
+def _weights(settings: VrpgSettings) -> dict[str, float]:
+    """The user's weight of every loss that is not dropped."""
+    weights = {"policy": settings.return_weight, "prediction": settings.prediction_weight}
+    return {name: weight for name, weight in weights.items() if weight > 0}
+
+
+def _adam(settings: VrpgSettings) -> optax.GradientTransformation:
+    return optax.chain(optax.clip_by_global_norm(settings.max_norm), optax.adam(settings.learning_rate))
+
+
+def _init(settings: VrpgSettings, agent: Agent) -> VrpgMemory:
+    theta, _ = ravel_pytree(eqx.filter(agent, settings.select(agent)))
+    return VrpgMemory(_adam(settings).init(theta), jnp.zeros(len(_weights(settings)), theta.dtype))
+
+
+@eqx.filter_jit
+def _step(
+    settings: VrpgSettings, agent: Agent, state: VrpgMemory, batch: Batch
+) -> tuple[Agent, VrpgMemory, dict[str, Array]]:
+    """One compiled step. Parameters and batch are arguments: it compiles once for every shape of batch."""
+    batch = jax.tree.map(jnp.asarray, batch)
+    mask, ends = jnp.asarray(batch.mask), jnp.asarray(batch.ends)
+    which = settings.select(agent)
+    moving, fixed = eqx.partition(agent, which)
+    theta, restore = ravel_pytree(moving)
+    weights = _weights(settings)
+    R = rewards_to_go(batch, settings.discount)
+
+    def losses(theta: Vector) -> tuple[Float[Array, " loss"], Any]:
+        """(ℓ₁, ℓ₂), those that are not dropped; and on the side what is needed afterwards."""
+        agent = eqx.combine(restore(theta), fixed)
+        states = truncated_unroll(agent.filter, batch, settings.truncate)
+        dists = distributions(agent.policy, states)
+        q = jax.lax.stop_gradient(states)
+        b = linear_baseline(fit_baseline(q, R, mask, settings.baseline_ridge), q)
+        A = advantages(R, b, mask, normalise=settings.normalise)
+        both = {
+            "policy": policy_loss(dists, batch, A),
+            "prediction": prediction_loss(agent.filter, states, batch, per=ends),
+        }
+        return jnp.stack([both[name] for name in weights]), (both, states, dists, b)
+
+    values, pull_back, (both, states, old, b) = jax.vjp(losses, theta, has_aux=True)
+    (gradients,) = jax.vmap(pull_back)(jnp.eye(len(values)))  # both at once, in one scan backwards
+    v = gradient_variance(state.v, gradients, settings.averaging_rate)
+    alpha = jnp.asarray(list(weights.values())) * variance_weights(v)
+    updates, adam = _adam(settings).update(alpha @ gradients, state.adam)
+    step = jnp.asarray(updates)
+    finite = jnp.all(jnp.isfinite(jnp.concatenate([values, v, step])))
+
+    def judge(theta: Vector) -> tuple[Array, Array]:
+        new = eqx.combine(restore(theta), fixed)
+        q = unroll(new.filter, batch) if any(jax.tree.leaves(which.filter)) else states
+        return jnp.where(finite, 1.0, 0.0), mean_kl(old, distributions(new.policy, q), mask)
+
+    # Without a trust region there is one candidate, refused only if it is not finite.
+    region = (jnp.inf, 0) if settings.max_kl is None else (settings.max_kl, settings.backtracks)
+    found = line_search(judge, theta, step, *region, shrink=0.5)
+    memory = jax.tree.map(lambda new, old: jnp.where(finite, new, old), VrpgMemory(adam, v), state)
+    diagnostics = {
+        "kl": found.kl,
+        "step_fraction": found.fraction,
+        "skipped": 1.0 - found.accepted,
+        "explained_variance": explained_variance(R, b, mask),
+    }
+    norms = dict(zip(weights, jnp.linalg.norm(gradients, axis=1), strict=True))
+    alphas = dict(zip(weights, alpha, strict=True))
+    for name, loss in both.items():
+        diagnostics[f"{name}_loss"] = loss
+        diagnostics[f"{name}_gradient_norm"] = norms.get(name, jnp.zeros(()))
+        diagnostics[f"{name}_weight"] = alphas.get(name, jnp.zeros(()))
+    return eqx.combine(restore(found.theta), fixed), memory, diagnostics
+
+
+def gradient_variance(
+    v: Float[Array, " loss"], gradients: Float[Array, "loss theta"], averaging_rate: float
+) -> Float[Array, " loss"]:
+    """v_i⁽ⁿ⁾ = (1 − β) v_i⁽ⁿ⁻¹⁾ + β Σ_j ‖∇_{θ_j} ℓ_i‖²: the new value's weight is β.
+
+    The first value is taken whole. A v of 0 says that there was none yet, or none that was not zero.
+    """
+    new = jnp.sum(gradients**2, axis=1)
+    return jnp.where(v > 0, (1 - averaging_rate) * v + averaging_rate * new, new)
+
+
+def variance_weights(v: Float[Array, " loss"]) -> Float[Array, " loss"]:
+    """α̃_i = v_i^{−1/2}: the weight that gives the gradient of ℓ_i unit variance. 0 for a gradient that is always 0."""
+    return jnp.where(v == 0, 0.0, jax.lax.rsqrt(jnp.where(v == 0, 1.0, v)))
+
+
+def truncated_unroll(filter: AbstractFilter, batch: Batch, length: int | None) -> Float[Array, "row time q"]:
+    """The states of `unroll`, through which gradients flow back at most `length` steps: rows are cut at its multiples."""
+    rows, time = batch.shape
+    if length is None or length >= time:
+        return unroll(filter, batch)
+    count = -(-time // length)
+
+    def cut(x: Array) -> Array:
+        x = jnp.pad(x, [(0, 0), (0, count * length - time)] + [(0, 0)] * (x.ndim - 2))
+        return jnp.swapaxes(x.reshape(rows, count, length, *x.shape[2:]), 0, 1)
+
+    def segment(q: Array, batch: Batch) -> tuple[Array, Array]:
+        states = unroll(filter, batch, jax.lax.stop_gradient(q))
+        return states[:, -1], states
+
+    # Every row begins with an episode, so what stands before its first column does not matter.
+    before = jnp.broadcast_to(filter.init(), (rows, filter.size))
+    states = jax.lax.scan(segment, before, jax.tree.map(cut, batch))[1]
+    return jnp.swapaxes(states, 0, 1).reshape(rows, count * length, -1)[:, :time]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The trust region
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Search(NamedTuple):
+    """Where a line search ended: at the start, with fraction 0, if no step was acceptable."""
+
+    tries: Int[Array, ""]
+    accepted: Bool[Array, ""]
+    theta: Vector
+    gain: Float[Array, ""]
+    kl: Float[Array, ""]
+    fraction: Float[Array, ""]
+
+
+def line_search(
+    judge: Callable[[Vector], tuple[Array, Array]],
+    theta: Vector,
+    step: Vector,
+    max_kl: float,
+    backtracks: int,
+    shrink: float,
+) -> Search:
+    """The first of θ + shrinkⁱ s, i = 0 … backtracks, with KL ≤ ε and a better surrogate; θ itself if there is none.
+
+    `judge` gives (gain, KL) of a candidate. Comparisons with NaN are false, so a step that is not finite is refused.
+    """
+
+    def unfinished(search: Search) -> Array:
+        return ~search.accepted & (search.tries <= backtracks)
+
+    def attempt(search: Search) -> Search:
+        fraction = jnp.asarray(shrink, theta.dtype) ** search.tries
+        candidate = theta + fraction * step
+        gain, kl = judge(candidate)
+        finite = jnp.isfinite(kl) & jnp.isfinite(gain) & jnp.all(jnp.isfinite(candidate))
+        accepted = (kl <= max_kl) & (gain > 0) & finite
+        taken = Search(search.tries + 1, accepted, candidate, gain, kl, fraction)
+        refused = search._replace(tries=search.tries + 1)
+        return jax.tree.map(lambda yes, no: jnp.where(accepted, yes, no), taken, refused)
+
+    zero = jnp.zeros((), theta.dtype)
+    start = Search(jnp.asarray(0), jnp.asarray(False), theta, zero, zero, zero)
+    return jax.lax.while_loop(unfinished, attempt, start)

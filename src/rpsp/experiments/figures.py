@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rpsp.experiments.models import PredictiveStateModel
+from rpsp.features import OneHot
 from rpsp.filters import compiled_unroll, forecast
 from rpsp.inference import InferenceFilter
 from rpsp.trajectories import Episode, as_episodes
@@ -102,34 +103,32 @@ def prediction_fan(
     """
     episodes = as_episodes(episodes)
     shown = max(episodes, key=len)
+    if isinstance(model.observations, OneHot):
+        return _symbol_forecasts(model, shown, title)
     horizon = max(1, min(horizon, len(shown) // 2))
     long_enough = [e for e in episodes if len(e) >= horizon][:50]
-    residuals = np.concatenate(
-        [_windows(e.observations, horizon) - model.predict(e.observations, e.actions, horizon) for e in long_enough]
-    )
-    bands = np.quantile(residuals, [0.05, 0.25, 0.75, 0.95], axis=0)
-    predicted = model.predict(shown.observations, shown.actions, horizon)
-    first, length = _interesting(shown.observations, horizon)
-    dims = np.argsort(-shown.observations[first : first + length].std(axis=0), kind="stable")[:4]
-    dims = np.sort(dims)
+    residuals = [_windows(e.observations, horizon) - model.predict(e.observations, e.actions, horizon)
+                 for e in long_enough]  # fmt: skip
+    bands = np.quantile(np.concatenate(residuals), [0.05, 0.25, 0.75, 0.95], axis=0)
+    predicted, truth = model.predict(shown.observations, shown.actions, horizon), shown.observations
+    first, length = _interesting(truth, horizon)
+    dims = np.sort(np.argsort(-truth[first : first + length].std(axis=0), kind="stable")[:4])
     figure, grid = plt.subplots(len(dims), 1, figsize=(8.0, 1.0 + 1.7 * len(dims)), sharex=True, squeeze=False)
-    times = np.arange(first, min(first + length, len(shown.observations)))
+    times = np.arange(first, min(first + length, len(truth)))
     for axes, dim in zip(grid[:, 0], dims, strict=True):
-        axes.plot(times, shown.observations[times, dim], color="black", lw=1.4, label="what happened")
+        axes.plot(times, truth[times, dim], color="black", lw=1.4, label="what happened")
         for i, t in enumerate(range(first, min(first + length - horizon, len(predicted)), horizon + 2)):
             # Drawn from the last reading on, where nothing is uncertain yet.
             ahead = t + np.arange(horizon + 1)
-            centre = np.append(shown.observations[t, dim], predicted[t, :, dim])
+            centre = np.append(truth[t, dim], predicted[t, :, dim])
             for low, high, alpha in ((0, 3, 0.15), (1, 2, 0.3)):
                 lower, upper = (centre + np.append(0, bands[i, :, dim]) for i in (low, high))
                 axes.fill_between(ahead, lower, upper, color=CYCLE[0], alpha=alpha, lw=0)
             axes.plot(
                 ahead, centre, color=CYCLE[0], lw=1.8, label="forecast, with 50 % and 90 % bands" if i == 0 else None
             )
-            axes.plot(
-                t, shown.observations[t, dim], "o", color=CYCLE[1], ms=5, label="last reading known" if i == 0 else None
-            )
-        axes.set_ylabel(names[dim] if names else f"observation {dim}")
+            axes.plot(t, truth[t, dim], "o", color=CYCLE[1], ms=5, label="last reading known" if i == 0 else None)
+        axes.set_ylabel(_name(model, names, dim))
     grid[0, 0].legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, fontsize=9)
     grid[-1, 0].set_xlabel("step")
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
@@ -153,8 +152,13 @@ def coordinate_meaning(
     figure, grid = plt.subplots(2, 3, figsize=(9.0, 5.2), sharex=True, squeeze=False)
     for axes, i in zip(grid.flat, np.sort(strongest), strict=False):
         for dim in range(min(effects.shape[1], len(CYCLE))):
-            label = names[dim] if names else f"observation {dim}"
-            axes.plot(np.arange(1, len(effects) + 1), effects[:, dim, i], color=CYCLE[dim], lw=1.8, label=label)
+            axes.plot(
+                np.arange(1, len(effects) + 1),
+                effects[:, dim, i],
+                color=CYCLE[dim],
+                lw=1.8,
+                label=_name(model, names, dim),
+            )
         axes.axhline(0, color="0.7", lw=0.8, zorder=0)
         youth = isinstance(filter, InferenceFilter) and i == filter.size - 1
         axes.set_title("youth of the belief, 1/t" if youth else f"coordinate {i}", loc="left")
@@ -168,6 +172,25 @@ def coordinate_meaning(
     figure.legend(handles, labels, loc="outside lower center", ncols=min(5, len(labels)), fontsize=9)
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     return figure
+
+
+def _symbol_forecasts(model: PredictiveStateModel, episode: Episode, title: str) -> Figure:
+    """The probability of every symbol before it is seen, and the symbol that came."""
+    length = min(len(episode), 60)
+    probabilities = model.predict(episode.observations, episode.actions)[:length, 0]
+    figure, axes = plt.subplots(figsize=(8.0, 1.5 + 0.25 * probabilities.shape[1]))
+    image = axes.imshow(probabilities.T, aspect="auto", origin="lower", cmap="Blues", vmin=0, vmax=1)
+    axes.plot(episode.observations[1 : length + 1, 0], "o", color=CYCLE[1], ms=4, label="what happened")
+    axes.set_xlabel("step")
+    axes.set_ylabel("symbol")
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), fontsize=9)
+    figure.colorbar(image, label="probability expected")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    return figure
+
+
+def _name(model: PredictiveStateModel, names: list[str] | None, dim: int) -> str:
+    return names[dim] if names else f"{'symbol' if model.kind == 'tabular' else 'observation'} {dim}"
 
 
 def _windows(observations: np.ndarray, horizon: int) -> np.ndarray:

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from rpsp.errors import FileFormatError, StorageError, UsageError
+from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.checkpoints import read_bytes, write_bytes
 from rpsp.experiments.config import FitConfig, Sensors
 
@@ -43,15 +43,11 @@ def _version(name: str) -> str | None:
         return None
 
 
-def new_directory(out: str | None, name: str) -> Path:
-    """The run directory: `out` itself, or one named after the run and the time under runs/. It must be new or empty."""
+def free_directory(out: str | None, name: str) -> Path:
+    """Where a run may go: `out` itself, or a name made of the run and the time under runs/. Must be new or empty."""
     path = Path(out) if out is not None else Path("runs") / f"{name}__{time.strftime('%Y%m%d-%H%M%S')}"
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UsageError(f"out: {str(path)!r} exists and is not empty; choose another directory or remove it.")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"out: {str(path)!r} cannot be made ({error.strerror}).") from error
     return path
 
 
@@ -80,6 +76,8 @@ def fit(config: FitConfig, say: Say = lambda line: None) -> dict[str, Any]:
 
     model = PredictiveStateModel(config.kind, seed=config.seed, **_given(config))
     recorded = config.source.startswith(MINARI) or config.source.endswith(".npz")
+    stem = Path(config.source).stem if recorded else config.source.replace("/", "_").replace(":", "_")
+    directory = free_directory(config.out, f"{stem}__fit-{config.kind}__s{config.seed}")
     if recorded:
         if config.sensors != Sensors():
             raise UsageError("observe: sensors can be masked and disturbed in environments only, not in recorded data.")
@@ -89,14 +87,12 @@ def fit(config: FitConfig, say: Say = lambda line: None) -> dict[str, Any]:
         started = time.perf_counter()
         episodes = explore_environment(config)
         say(f"explored {config.source} with random actions: {_amount(episodes)}, {_since(started)}")
-    # Only now, when there is something to keep, is the directory made.
-    stem = Path(config.source).stem if recorded else config.source.replace("/", "_").replace(":", "_")
-    directory = new_directory(config.out, f"{stem}__fit-{config.kind}__s{config.seed}")
-    record_settings(directory, config)
-    save_episodes(directory / "episodes.npz", episodes)
     started = time.perf_counter()
     model.fit(episodes)
     say(f"fitted {config.kind}, a state of {model.fitted.size} numbers, and its rivals: {_since(started)}")
+    # Only now, when there is something to keep, is the directory made: a mistake leaves nothing in the way.
+    record_settings(directory, config)
+    save_episodes(directory / "episodes.npz", episodes)
     model.save(directory / "model.safetensors")
     results = {"directory": str(directory), "source": config.source, "kind": config.kind, "errors": model.errors}
     write_json(directory / "results.json", results)
