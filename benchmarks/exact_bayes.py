@@ -1,7 +1,8 @@
 """Tabular and kernel-Bayes filters against the exact Bayes filter of a small controlled hidden Markov model.
 
-Five random models (3 states, 3 symbols, 2 actions), 30 to 10 000 episodes of 40 steps. The error is the root mean
-square difference between predicted and exact P(o_t | past), averaged over models; it must fall as 1/√N.
+Ten random models (3 states, 3 symbols, 2 actions), 30 to 10 000 episodes of 40 steps. The error is the root mean
+square difference between predicted and exact P(o_t | past), averaged over models (geometrically); it should fall as
+1/√N. Slopes are of the points from 4000 steps on: with less data the error nears that of always predicting the average.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from rpsp.trajectories import pack
 from rpsp.two_stage import TwoStageSettings, fit_tabular, fit_two_stage, one_hot_maps
 
 EPISODES = (30, 100, 300, 1000, 3000, 10_000)
-STEPS, MODELS = 40, 5
+STEPS, MODELS = 40, 10
 
 
 def main() -> dict[str, Any]:
@@ -56,7 +57,7 @@ def main() -> dict[str, Any]:
         print(model, {name: [f"{e:.4f}" for e in row] for name, row in rows.items()}, flush=True)
     samples = [count * STEPS for count in EPISODES]
     means = {name: np.exp(np.log(rows).mean(axis=0)).tolist() for name, rows in errors.items()}
-    slopes = {name: float(np.polyfit(np.log(samples), np.log(row), 1)[0]) for name, row in means.items()}
+    slopes = {name: float(np.polyfit(np.log(samples[1:]), np.log(row[1:]), 1)[0]) for name, row in means.items()}
     return {
         "samples": samples,
         "error": means,

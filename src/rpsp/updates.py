@@ -154,7 +154,8 @@ def vrpg(
     """Adam on ∇L = α₁ ∇ℓ₁ + α₂ ∇ℓ₂, states recomputed so that gradients go through time; see `VrpgSettings`.
 
     `max_kl` (ours) shortens a step until the policy, by which filter and reactive policy are meant together, has moved
-    no further than that, and else gives it up. A step that is not finite is skipped and nothing is remembered of it.
+    no further than that, and else gives it up; Adam remembers the gradient all the same. A step that is not finite is
+    skipped, and nothing is remembered of it.
     """
     settings = VrpgSettings(
         learning_rate,
@@ -316,9 +317,9 @@ def line_search(
     backtracks: int,
     shrink: float,
 ) -> Search:
-    """The first of θ + shrinkⁱ s, i = 0 … backtracks, with KL ≤ ε and a better surrogate; θ itself if there is none.
+    """The first of θ + shrinkⁱ s, i = 0 … backtracks, with KL ≤ ε and a gain; θ itself if there is none.
 
-    `judge` gives (gain, KL) of a candidate. Comparisons with NaN are false, so a step that is not finite is refused.
+    `judge` gives (gain, KL) of a candidate. A candidate of which anything is not finite is refused.
     """
 
     def unfinished(search: Search) -> Array:
