@@ -112,7 +112,7 @@ def prediction_fan(
     bands = np.quantile(np.concatenate(residuals), [0.05, 0.25, 0.75, 0.95], axis=0)
     predicted, truth = model.predict(shown.observations, shown.actions, horizon), shown.observations
     first, length = _interesting(truth, horizon)
-    dims = np.sort(np.argsort(-truth[first : first + length].std(axis=0), kind="stable")[:4])
+    dims = sorted(np.argsort(-truth[first : first + length].std(axis=0), kind="stable")[:4].tolist())
     figure, grid = plt.subplots(len(dims), 1, figsize=(8.0, 1.0 + 1.7 * len(dims)), sharex=True, squeeze=False)
     times = np.arange(first, min(first + length, len(truth)))
     for axes, dim in zip(grid[:, 0], dims, strict=True):
