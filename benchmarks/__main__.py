@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.document import write_page
 
-NAMES = ("batch_stepping", "exact_bayes", "kalman", "prediction", "timing")
+NAMES = ("batch_stepping", "exact_bayes", "kalman", "prediction", "timing", "fresh")
 RESULTS = Path(__file__).parent / "results"
 
 

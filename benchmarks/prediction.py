@@ -35,7 +35,7 @@ def main() -> dict[str, Any]:
         explored = [explore(envs, samples=SAMPLES, seed=seed, min_length=HORIZON) for seed in (0, 1)]
         envs.close()
         trained = trained_policy_data(task, iterations=iterations, samples=SAMPLES, seed=0)
-        for data, (fitting, testing) in {"exploration": explored, "trained policy": _halves(trained)}.items():
+        for data, (fitting, testing) in {"exploration": explored, "trained policy": halves(trained)}.items():
             train, held, test = standardised(fitting, testing)
             errors = {}
             for name, filter in candidates(train, held).items():
@@ -77,7 +77,7 @@ def standardised(fitting: list[Episode], testing: list[Episode]) -> tuple[Batch,
     return pack(train), pack(held), pack(scaled(testing))
 
 
-def _halves(episodes: list[Episode]) -> tuple[list[Episode], list[Episode]]:
+def halves(episodes: list[Episode]) -> tuple[list[Episode], list[Episode]]:
     """Alternate episodes to fit and to test, at most SAMPLES steps each."""
 
     def first(some: list[Episode]) -> list[Episode]:

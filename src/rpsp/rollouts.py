@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -279,9 +279,7 @@ def _compile_lockstep(structure: Any, others: tuple, deterministic: bool) -> Cal
 def _as_symbols(episode: Episode) -> Episode:
     """One-hot actions as one column of symbols."""
     actions = episode.actions.argmax(axis=1)[:, None].astype(np.float64)
-    return Episode(
-        episode.observations, actions, episode.rewards, None, episode.terminated, episode.truncated, episode.failed
-    )
+    return replace(episode, actions=actions, drawn=None)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
