@@ -35,11 +35,11 @@ def write_page(results: Path, docs: Path) -> None:
     (docs / "benchmarks.md").write_text("\n".join(parts))
     readme = docs.parent / "README.md"
     before, _, after = readme.read_text().partition("<!-- measured -->\n")
-    summary = _glance(json.loads((results / "prediction.json").read_text()))
+    summary = _glance(*(json.loads((results / f"{name}.json").read_text()) for name in ("prediction", "fresh")))
     readme.write_text(f"{before}<!-- measured -->\n{summary}{after[after.index('<!-- /measured -->') :]}")
 
 
-def _glance(figures: dict[str, Any]) -> str:
+def _glance(figures: dict[str, Any], fresh: dict[str, Any]) -> str:
     """The README's table: one step ahead, on the data of a trained policy."""
     rows = [row for row in figures["rows"] if row["data"] == "trained policy"]
     names = ("persistence", "linear AR(10)", "kernel-bayes, refined", "GRU 32, BPTT", "inference, closed form")
@@ -47,8 +47,12 @@ def _glance(figures: dict[str, Any]) -> str:
     for row in rows:
         values = [row["errors"][name][0] for name in names]
         lines.append([row["task"].removesuffix("-v5"), *(_bold(_short(v), v == min(values)) for v in values)])
-    return "One-step squared error over variance, positions only, fresh episodes of a trained policy:\n\n" + _table(
-        ["task", *names], lines
+    wins = [row["inference, closed form"] <= row["linear AR(10)"] for row in fresh["rows"]]
+    return (
+        "One-step squared error over variance, positions only, held-out episodes of a trained policy:\n\n"
+        + _table(["task", *names], lines)
+        + "\nSome defaults were chosen with these data in view. On fresh seeds, which no setting was chosen by,\n"
+        f"the inference filter is at least as good as AR(10) on {sum(wins)} of {len(wins)} data sets.\n"
     )
 
 
