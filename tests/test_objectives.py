@@ -11,9 +11,11 @@ import pytest
 from rpsp.filters import observation_window, unroll
 from rpsp.objectives import (
     advantages,
+    clipped_surrogate,
     distributions,
     explained_variance,
     fit_baseline,
+    gae,
     linear_baseline,
     log_probs,
     mean_entropy,
@@ -150,3 +152,40 @@ def test_divergences_are_means_over_steps(batch: Batch) -> None:
     np.testing.assert_allclose(mean_kl(p, q, mask), (means**2 / 2).mean(), rtol=1e-6)
     np.testing.assert_allclose(mean_entropy(p, mask), 0.5 * np.log(2 * np.pi * np.e), rtol=1e-6)
     assert log_probs(p, jnp.asarray(batch.actions)).shape == (2, 6)
+
+
+def test_generalised_advantages_by_hand(batch: Batch) -> None:
+    """γ = λ = ½. The first episode of row 0 terminated; its neighbour, and that of row 1, ran out of time."""
+    values = jnp.asarray([[1.0, 2, 3, 4, 10, 20], [2, 4, 8, 99, 99, 99]])
+    after = jnp.asarray([[99.0, 99, 99, 99, 99, 6], [99, 99, 12, 99, 99, 99]])
+    first = [5 + 1.0 - 1, 5 + 1.5 - 2, 5 + 2.0 - 3, 5 - 4.0]  # δ: no value after the last
+    second = [8 + 10.0 - 10, 16 + 3.0 - 20]
+    third = [1 + 2.0 - 2, 2 + 4.0 - 4, 4 + 6.0 - 8]
+    expected = np.zeros((2, 6))
+    for row, start, deltas in ((0, 0, first), (0, 4, second), (1, 0, third)):
+        for t in range(len(deltas)):
+            expected[row, start + t] = sum(0.25**j * delta for j, delta in enumerate(deltas[t:]))
+    np.testing.assert_allclose(gae(batch, values, after, 0.5, 0.5), expected, rtol=1e-6)
+
+
+def test_generalised_advantages_at_both_ends(batch: Batch) -> None:
+    """λ = 1: rewards-to-go less the value, if nothing comes after; λ = 0: the one-step difference."""
+    rng = np.random.default_rng(0)
+    mask = np.asarray(batch.mask)
+    values, after = (jnp.asarray(np.where(mask, rng.standard_normal((2, 6)), np.nan), jnp.float32) for _ in "ab")
+    whole = gae(batch, values, jnp.zeros((2, 6)), 0.9, 1.0)
+    np.testing.assert_allclose(whole, np.where(mask, rewards_to_go(batch, 0.9) - values, 0), rtol=1e-5, atol=1e-5)
+    follows = np.roll(values, -1, axis=1)
+    follows[0, 3], follows[0, 5], follows[1, 2] = 0.0, after[0, 5], after[1, 2]
+    deltas = np.where(mask, batch.rewards + 0.9 * follows - values, 0)
+    np.testing.assert_allclose(gae(batch, values, after, 0.9, 0.0), deltas, rtol=1e-5, atol=1e-6)
+
+
+def test_the_clipped_surrogate_and_where_its_gradient_vanishes() -> None:
+    """ε = 0.2: beyond 1 + ε only a negative advantage still pulls, below 1 − ε only a positive one."""
+    ratios = np.array([1.0, 1.1, 1.5, 1.5, 0.5, 0.5])
+    A = jnp.asarray([2.0, -3.0, 1.0, -1.0, 1.0, -1.0])
+    terms = np.array([2.0, -3.3, 1.2, -1.5, 0.5, -0.8])
+    value, slope = jax.value_and_grad(clipped_surrogate)(jnp.asarray(np.log(ratios), jnp.float32), A, 0.2)
+    np.testing.assert_allclose(value, terms.mean(), rtol=1e-5)
+    np.testing.assert_allclose(slope, np.array([2.0, -3.3, 0, -1.5, 0.5, 0]) / 6, rtol=1e-5)

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rpsp.environments import make
+    from rpsp.experiments.agents import load
     from rpsp.experiments.models import PredictiveStateModel
     from rpsp.experiments.recordings import load_episodes, save_episodes
+    from rpsp.experiments.runs import train
     from rpsp.rollouts import explore
     from rpsp.trajectories import Episode
 
@@ -19,12 +21,14 @@ _HOMES = {
     "Episode": "rpsp.trajectories",
     "PredictiveStateModel": "rpsp.experiments.models",
     "explore": "rpsp.rollouts",
+    "load": "rpsp.experiments.agents",
     "load_episodes": "rpsp.experiments.recordings",
     "make": "rpsp.environments",
     "save_episodes": "rpsp.experiments.recordings",
+    "train": "rpsp.experiments.runs",
 }
 
-__all__ = ["Episode", "PredictiveStateModel", "explore", "load_episodes", "make", "save_episodes"]
+__all__ = ["Episode", "PredictiveStateModel", "explore", "load", "load_episodes", "make", "save_episodes", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,49 +2,206 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Union
 
 import tyro
 
 from rpsp.errors import RpspError
-from rpsp.experiments.config import DoctorConfig, FitConfig, InspectConfig
+from rpsp.experiments import config as configs
 
-Command = (
-    Annotated[FitConfig, tyro.conf.subcommand("fit")]
-    | Annotated[InspectConfig, tyro.conf.subcommand("inspect")]
-    | Annotated[DoctorConfig, tyro.conf.subcommand("doctor")]
-)
+COMMANDS = {
+    "train": configs.TrainConfig,
+    "resume": configs.ResumeConfig,
+    "eval": configs.EvalConfig,
+    "watch": configs.WatchConfig,
+    "export": configs.ExportConfig,
+    "fit": configs.FitConfig,
+    "inspect": configs.InspectConfig,
+    "methods": configs.MethodsConfig,
+    "doctor": configs.DoctorConfig,
+}
 
 DESCRIPTION = "Reinforcement learning when the agent cannot see the whole state: recurrent predictive state policies."
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: as Ctrl-C, with another exit code."""
+
+
 def main(arguments: list[str] | None = None) -> None:
-    """Run one command and exit: 0 ok, 2 usage, 3 bad file, 4 diverged, 5 disk, 6 environment, 130 interrupted."""
+    """Run one command and exit: 0 ok, 2 usage, 3 bad file, 4 diverged, 5 disk, 6 environment, 130/143 interrupted."""
     arguments = sys.argv[1:] if arguments is None else arguments
     # Before numpy is imported: the regressions are small, and two BLAS threads on a busy machine mostly wait for each other.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("MUJOCO_GL", "egl")
-    command = tyro.cli(
-        Command,  # pyright: ignore[reportArgumentType] - a union of annotated types is what tyro takes for subcommands
-        prog="rpsp",
-        description=DESCRIPTION,
-        args=arguments or ["--help"],
-    )
     try:
-        {FitConfig: fit, InspectConfig: inspect, DoctorConfig: doctor}[type(command)](command)
+        signal.signal(signal.SIGTERM, _terminate)
+        command = tyro.cli(
+            _commands(arguments),
+            prog="rpsp",
+            description=DESCRIPTION,
+            args=arguments or ["--help"],
+        )
+        globals()[next(name for name, cls in COMMANDS.items() if cls is type(command)) + "_command"](command)
     except RpspError as error:
         print(f"rpsp: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("rpsp: interrupted; nothing was left half-written.", file=sys.stderr)
-        sys.exit(130)
+    except KeyboardInterrupt as interrupt:
+        print(f"rpsp: interrupted; {interrupt or 'nothing was left half-written.'}", file=sys.stderr)
+        sys.exit(143 if isinstance(interrupt, Terminated) else 130)
 
 
-def fit(config: FitConfig) -> None:
+def _terminate(number: int, frame: Any) -> None:
+    raise Terminated
+
+
+def _commands(arguments: list[str]) -> Any:
+    """The union of all commands; `train` with the defaults of the method and of the file that are named."""
+    subcommands = {name: tyro.conf.subcommand(name) for name in COMMANDS}
+    if arguments[:1] == ["train"]:
+        subcommands["train"] = tyro.conf.subcommand("train", default=_train_defaults(arguments))
+    kinds = tuple(Annotated[cls, subcommands[name]] for name, cls in COMMANDS.items())
+    return Union[kinds]  # noqa: UP007 - made of a list
+
+
+def _train_defaults(arguments: list[str]) -> configs.TrainConfig:
+    from rpsp.experiments.runs import configured, import_plugin, read_toml
+
+    def value(flag: str) -> str | None:
+        for i, argument in enumerate(arguments):
+            if argument == flag and i + 1 < len(arguments):
+                return arguments[i + 1]
+            if argument.startswith(flag + "="):
+                return argument.removeprefix(flag + "=")
+        return None
+
+    file = value("--config")
+    given = {} if file is None else read_toml(file)
+    import_plugin(value("--plugin") or given.get("plugin"))
+    if (method := value("--method")) is not None:
+        given["method"] = method
+    return configured(given, "" if file is None else f"{file}: ")
+
+
+def train_command(config: configs.TrainConfig) -> None:
+    from rpsp.experiments import runs
+
+    _closing(config, lambda say, show: runs.start(config, say, show))
+
+
+def resume_command(config: configs.ResumeConfig) -> None:
+    from rpsp.experiments import runs
+
+    _closing(
+        config,
+        lambda say, show: runs.resume(Path(config.directory), say, show, config.iterations, config.plugin),
+    )
+
+
+def _closing(config: Any, run: Any) -> None:
+    """Run with a live view, then say what came of it; on an interrupt say how to go on."""
+    from rpsp.experiments.runs import clock
+
+    directory = None
+    say = _speaker(config.quiet)
+
+    def noting(text: str) -> None:
+        nonlocal directory
+        if text.startswith(("run directory ", "going on from")):
+            directory = text.split(" in ")[-1].removeprefix("run directory ").split(":")[0]
+        say(text)
+
+    try:
+        with _live(config.quiet) as show:
+            done = run(noting, show)
+    except KeyboardInterrupt as interrupt:
+        if directory is not None:
+            interrupt.args = (f"all finished iterations are saved; go on with: rpsp resume {directory}",)
+        raise
+    results = done.results
+    if not config.quiet and "runs" not in results and results["iterations"]:
+        table = _table("", "")
+        rows = {
+            "return, mean of the last ten iterations": f"{results['final_return']:.1f}",
+            "best iteration": f"{results['best_return']:.1f}",
+            "area under the curve": f"{results['area_under_curve']:,.0f}",
+            "environment steps": f"{results['samples']:,}",
+            "episodes dropped, steps skipped": f"{results['dropped_episodes']}, {results['skipped_steps']:g}",
+            "time": clock(results["wall_seconds"]),
+        }
+        for row in rows.items():
+            table.add_row(*row)
+        _console().print(table)
+    if "runs" not in results:
+        say(f"saved {done.directory}; try it: rpsp eval {done.directory}")
+    _print_json(config.json, results)
+
+
+@contextmanager
+def _live(quiet: bool) -> Iterator[Any]:
+    """What is called with every record: a line an iteration, above a progress bar where there is a terminal."""
+    from rpsp.experiments.runs import line
+
+    if quiet:
+        yield lambda record, pace: None
+    elif not sys.stdout.isatty():
+        yield lambda record, pace: print(line(record, pace), flush=True) if "iteration" in record else None
+    else:
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        columns = (
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total} iterations"),
+            TextColumn("{task.fields[eta]}"),
+        )
+        with Progress(*columns, console=_console(), transient=True) as progress:
+            bar = progress.add_task("", total=None, eta="")
+
+            def show(record: dict[str, float], pace: Any) -> None:
+                from rpsp.experiments.runs import clock
+
+                if "iteration" in record:
+                    progress.console.print(line(record, pace), highlight=False)
+                progress.update(bar, total=pace.total, completed=pace.done, eta=f"ETA {clock(pace.eta_seconds)}")
+
+            yield show
+
+
+def eval_command(config: configs.EvalConfig) -> None:
+    from rpsp.experiments import runs
+
+    runs.import_plugin(config.plugin)
+    results = runs.evaluate(
+        Path(config.directory), config.episodes, config.checkpoint, config.seed, not config.stochastic
+    )
+    say = _speaker(config.quiet)
+    say(
+        f"return {results['mean_return']:.2f} ± {results['std_return']:.2f} (standard deviation) over "
+        f"{results['episodes']} episodes of {results['mean_length']:.0f} steps, checkpoint {results['checkpoint']}"
+    )
+    _print_json(config.json, results)
+
+
+def methods_command(config: configs.MethodsConfig) -> None:
+    from rpsp.experiments.methods import METHODS
+
+    table = _table("", "method", "filter", "update", "what it is")
+    for row in METHODS.values():
+        table.add_row("ours" if row.ours else "", row.name, str(row.belief), str(row.update), row.about)
+    _console().print(table)
+    rows = [dataclasses.asdict(row) | {"defaults": dict(row.defaults)} for row in METHODS.values()]
+    _print_json(config.json, {"methods": rows})
+
+
+def fit_command(config: configs.FitConfig) -> None:
     from rpsp.experiments import runner
 
     say = _speaker(config.quiet)
@@ -62,7 +219,7 @@ def fit(config: FitConfig) -> None:
     _print_json(config.json, results)
 
 
-def inspect(config: InspectConfig) -> None:
+def inspect_command(config: configs.InspectConfig) -> None:
     from rpsp.experiments import runner
 
     say = _speaker(config.quiet)
@@ -72,7 +229,7 @@ def inspect(config: InspectConfig) -> None:
     _print_json(config.json, {"directory": config.directory, "figures": paths})
 
 
-def doctor(config: DoctorConfig) -> None:
+def doctor_command(config: configs.DoctorConfig) -> None:
     from rpsp.experiments.doctor import examine
 
     report = examine()

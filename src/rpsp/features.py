@@ -21,13 +21,20 @@ FeatureMap = Callable[[Numbers], Numbers]
 
 
 class RandomFourierFeatures(eqx.Module):
-    """φ(x) = Uᵀ [cos(Ωᵀx), sin(Ωᵀx)] / √n: Fourier features of an RBF kernel (Rahimi and Recht), projected by U."""
+    """φ(x) = Uᵀ [cos(Ωᵀx̄), sin(Ωᵀx̄)] / √n: Fourier features of an RBF kernel (Rahimi and Recht), projected by U.
+
+    x̄ is x clipped to a box around the data. Far outside, a point is like none of the data and φ vanishes: a filter would
+    take it for nothing at all, where the nearest point of the box is at least on the right side.
+    """
 
     frequencies: Float[Numbers, "x n"]
     projection: Float[Numbers, "two_n d"]
+    low: Float[Numbers, " x"]
+    high: Float[Numbers, " x"]
 
     def __call__(self, x: Float[Numbers, "*rows x"]) -> Float[Numbers, "*rows d"]:
-        return fourier(x, self.frequencies) @ self.projection
+        xp = x.__array_namespace__()
+        return fourier(xp.clip(x, self.low, self.high), self.frequencies) @ self.projection
 
 
 def fourier(x: Float[Numbers, "*rows x"], frequencies: Float[Numbers, "x n"]) -> Float[Numbers, "*rows two_n"]:
@@ -52,11 +59,18 @@ def fit_fourier(
     rng: np.random.Generator,
     frequencies: int = 300,
     percentile: float = 95.0,
+    clamp: float = 5.0,
 ) -> RandomFourierFeatures:
-    """Random Fourier features of these data's own width, projected on their `dimension` leading (uncentred) directions."""
+    """Random Fourier features of these data's own width, projected on their `dimension` leading (uncentred) directions.
+
+    The box ends `clamp` standard deviations from the mean.
+    """
+    mean, reach = data.mean(axis=0), clamp * data.std(axis=0)
+    low, high = mean - reach, mean + reach
+    data = np.clip(data, low, high)
     width = kernel_width(data, percentile, rng=rng)
     omega = rng.standard_normal((data.shape[1], frequencies)) / width
-    return RandomFourierFeatures(omega, randomized_svd(fourier(data, omega), dimension, rng=rng))
+    return RandomFourierFeatures(omega, randomized_svd(fourier(data, omega), dimension, rng=rng), low, high)
 
 
 class OneHotSequence(eqx.Module):

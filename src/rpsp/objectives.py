@@ -130,3 +130,39 @@ def masked_mean(
     """The mean over the steps of a batch; or their sum over the number of marks in `per`, as in per episode."""
     # where before the sum: filler may hold anything, even infinities, and must not take the mean with it.
     return jnp.sum(jnp.where(mask, x, 0.0)) / jnp.maximum(jnp.sum(mask if per is None else per), 1)
+
+
+def gae(batch: Batch, values: Steps, after: Steps, discount: float, decay: float) -> Steps:
+    """Generalised advantages (Schulman et al. 2016), 0 outside the mask; with the values they make the λ-returns A + V.
+
+    δ_t = r_t + γ V(q_{t+1}) − V(q_t) and A_t = δ_t + γλ A_{t+1}, where nothing follows the last step of an episode:
+    A_{T+1} = 0, and V(q_{T+1}) is 0 if it terminated, `after` if it ran out of time. `values` are V(q_t); `after` is
+    looked at nowhere else. With λ (`decay`) = 1 and after = 0, A_t = R_t − V(q_t).
+    """
+    mask = jnp.asarray(batch.mask)
+    rewards, values = (jnp.where(mask, jnp.asarray(x), 0.0) for x in (batch.rewards, values))
+    # A step that ended its episode is followed by this value, never by that of its neighbour in the row.
+    after = jnp.where(jnp.asarray(batch.truncated), after, 0.0)
+
+    def back(later: tuple[Array, Array], at: tuple[Array, ...]) -> tuple[tuple[Array, Array], Array]:
+        A, V_next = later
+        r, V, V_after, end = at
+        delta = r + discount * jnp.where(end, V_after, V_next) - V
+        A = delta + discount * decay * jnp.where(end, 0.0, A)
+        return (A, V), A
+
+    by_time = tuple(x.T for x in (rewards, values, after, jnp.asarray(batch.ends)))
+    nothing = jnp.zeros(rewards.shape[0], values.dtype)
+    A = jax.lax.scan(back, (nothing, nothing), by_time, reverse=True)[1].T
+    return jnp.where(mask, A, 0.0)
+
+
+def clipped_surrogate(
+    log_ratio: Float[Array, " step"], advantages: Float[Array, " step"], clip: float
+) -> Float[Array, ""]:
+    """mean_t min(ρ_t A_t, clip(ρ_t, 1 − ε, 1 + ε) A_t) with ρ_t = π_θ(a_t | q_t) / π_old(a_t | q_t): PPO's objective.
+
+    Its gradient is 0 at a step whose ratio has already left 1 ± ε to the side that its advantage calls for.
+    """
+    ratio = jnp.exp(log_ratio)
+    return jnp.mean(jnp.minimum(ratio * advantages, jnp.clip(ratio, 1 - clip, 1 + clip) * advantages))

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
@@ -76,11 +76,15 @@ class ActionSymbols:
 
 def action_units(envs: VectorEnv) -> ActionRange | ActionSymbols:
     """The units in which an agent acts on these environments."""
-    space = envs.single_action_space
+    return units_of(envs.single_action_space, _name(envs))
+
+
+def units_of(space: Space, name: str = "the environment") -> ActionRange | ActionSymbols:
+    """The units in which an agent acts in this space of actions."""
     if isinstance(space, Discrete):
         return ActionSymbols(int(space.n), int(space.start))
     if not isinstance(space, Box) or len(space.shape) != 1:
-        raise UsageError(f"envs: the actions of {_name(envs)} are in {space}; give a 1-D Box or a Discrete space.")
+        raise UsageError(f"envs: the actions of {name} are in {space}; give a 1-D Box or a Discrete space.")
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     bounded = np.isfinite(low) & np.isfinite(high) & (low < high)
     with np.errstate(invalid="ignore", over="ignore"):  # bounds may be infinite
@@ -109,12 +113,7 @@ def explore(
     spaces) come as one column. An episode shorter than `min_length` steps is drawn again, as is one that failed, at most
     `max_tries` in all (unless given, 100 for each episode wanted, or for each `min_length` samples).
     """
-    if (episodes is None) == (samples is None):
-        raise UsageError(f"episodes={episodes} and samples={samples}: give one of them, and only one.")
-    name, wanted = ("episodes", episodes) if episodes is not None else ("samples", samples)
-    assert wanted is not None
-    if wanted < 1:
-        raise UsageError(f"{name}={wanted}: must be at least 1.")
+    name, wanted = _one_of_two(episodes, samples)
     if max_tries is None:
         max_tries = 100 * (wanted if episodes is not None else -(-wanted // max(1, min_length)))
     units = action_units(envs)
@@ -132,10 +131,7 @@ def explore(
         return drawn, _no_states(envs)
 
     def more(tally: Tally) -> int:
-        if episodes is not None:
-            missing = episodes - tally.kept - tally.running
-        else:
-            missing = 0 if tally.samples >= wanted else envs.num_envs
+        missing = _missing(tally, wanted, episodes is not None, envs)
         if missing > 0 and tally.started >= max_tries:
             raise UsageError(
                 f"min_length={min_length}: of {tally.started} random episodes of {_name(envs)} only {tally.kept} were "
@@ -195,27 +191,27 @@ def collect(
     envs: VectorEnv,
     *,
     scaling: Scaling | OneHot,
-    samples: int,
+    samples: int | None = None,
+    episodes: int | None = None,
     seed: int,
     iteration: int,
     deterministic: bool = False,
     keep_states: bool = False,
 ) -> Collected:
-    """Whole episodes of an agent, at least `samples` steps of them.
+    """Whole episodes of an agent: at least `samples` steps of them, or so many `episodes`.
 
     No episode is started once finished and running ones have `samples` steps together. `scaling` is what observations
     are encoded by. A `deterministic` agent does the most probable action.
     """
-    if samples < 1:
-        raise UsageError(f"samples={samples}: must be at least 1.")
+    wanted = _one_of_two(episodes, samples)[1]
     units = action_units(envs)
     key = jax.random.key(int(_seed_sequence(seed, ACTING, iteration, 0).generate_state(1)[0]))
-    lockstep = _lockstep(agent, key, deterministic)
+    act_all = lockstep(agent, key, deterministic)
     q = np.broadcast_to(np.asarray(agent.filter.init(), np.float32), (envs.num_envs, agent.filter.size))
 
     def act(view: View) -> tuple[np.ndarray, np.ndarray]:
         nonlocal q
-        q, drawn = lockstep(q, view)
+        q, drawn = act_all(q, view)
         drawn = np.asarray(drawn)
         if not np.isfinite(drawn[view.running]).all():
             raise DivergedError(
@@ -230,7 +226,7 @@ def collect(
                 f"{_name(envs)}: {tally.dropped} of {tally.started} episodes failed in iteration {iteration}; its "
                 "simulation diverges under this policy, use a smaller action range or time step."
             )
-        return 0 if tally.samples >= samples else envs.num_envs
+        return _missing(tally, wanted, episodes is not None, envs)
 
     record = _play(
         envs,
@@ -244,7 +240,7 @@ def collect(
     return Collected(record.episodes(), record.tally.dropped, record.states() if keep_states else None)
 
 
-def _lockstep(agent: Agent, key: PRNGKeyArray, deterministic: bool) -> Callable[[Numbers, View], tuple[Array, Array]]:
+def lockstep(agent: Agent, key: PRNGKeyArray, deterministic: bool) -> Callable[[Numbers, View], tuple[Array, Array]]:
     """The compiled lockstep of this agent: taken apart once, because to do so at every step costs as much as a step."""
     leaves, structure = jax.tree.flatten(agent)
     is_array = [isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves]
@@ -274,6 +270,24 @@ def _compile_lockstep(structure: Any, others: tuple, deterministic: bool) -> Cal
         return jax.vmap(row)(q, executed, seen, starts, episodes, steps)
 
     return lockstep
+
+
+def _one_of_two(episodes: int | None, samples: int | None) -> tuple[str, int]:
+    """Which of the two is given, and how many."""
+    if (episodes is None) == (samples is None):
+        raise UsageError(f"episodes={episodes} and samples={samples}: give one of them, and only one.")
+    name, wanted = ("episodes", episodes) if episodes is not None else ("samples", samples)
+    assert wanted is not None
+    if wanted < 1:
+        raise UsageError(f"{name}={wanted}: must be at least 1.")
+    return name, wanted
+
+
+def _missing(tally: Tally, wanted: int, whole_episodes: bool, envs: VectorEnv) -> int:
+    """How many episodes may be started now."""
+    if whole_episodes:
+        return wanted - tally.kept - tally.running
+    return 0 if tally.samples >= wanted else envs.num_envs
 
 
 def _as_symbols(episode: Episode) -> Episode:

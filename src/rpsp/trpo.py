@@ -81,7 +81,7 @@ def trpo(
             raise UsageError(f"{name}={getattr(settings, name)}: must be greater than 0.")
     if not 0 < shrink < 1:
         raise UsageError(f"shrink={shrink}: must lie between 0 and 1, as in 0.8.")
-    return UpdateRule(lambda agent: (), partial(_step, settings), "trpo")
+    return UpdateRule(lambda agent: (), partial(_step, settings), "trpo", select)
 
 
 @eqx.filter_jit

@@ -56,7 +56,7 @@ class TwoStageSettings:
     ridge: float = 1e-3
     """λ of the filter's kernel Bayes rule."""
     clamp: float = 5.0
-    """States are clamped to so many standard deviations a coordinate."""
+    """States, and what the Fourier features see, are clamped to so many standard deviations a coordinate."""
 
 
 class Maps(NamedTuple):
@@ -88,12 +88,8 @@ def fit_maps(index: WindowIndex, settings: TwoStageSettings, *, rng: np.random.G
     w = index.sample(SAMPLE, rng=rng)
     d, h = settings.dimension, settings.history_dimension
     windows = (w.history, h), (w.observation, d), (w.action, d), (w.future_observations, d), (w.future_actions, d)
-    return Maps(
-        *(
-            fit_fourier(data, size, rng=rng, frequencies=settings.frequencies, percentile=settings.percentile)
-            for data, size in windows
-        )
-    )
+    options = {"frequencies": settings.frequencies, "percentile": settings.percentile, "clamp": settings.clamp}
+    return Maps(*(fit_fourier(data, size, rng=rng, **options) for data, size in windows))
 
 
 def fit_two_stage(

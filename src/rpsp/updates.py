@@ -45,6 +45,12 @@ class UpdateRule(NamedTuple):
     step: Callable[[Agent, Memory, Batch], tuple[Agent, Memory, dict[str, Array]]]
     name: str = "update"
     """What its diagnostics are filed under where several rules work in sequence."""
+    select: Select = lambda agent: trainable(agent)
+    """Which parameters it may move."""
+
+    def moves_filter(self, agent: Agent) -> bool:
+        """Whether states change with its steps."""
+        return any(jax.tree.leaves(self.select(agent).filter))
 
 
 def in_sequence(*rules: UpdateRule) -> UpdateRule:
@@ -69,7 +75,11 @@ def in_sequence(*rules: UpdateRule) -> UpdateRule:
             diagnostics |= {f"{name}/{key}": value for key, value in found.items()}
         return agent, tuple(states), diagnostics
 
-    return UpdateRule(init, step, "+".join(names))
+    def select(agent: Agent) -> Any:
+        marks = [rule.select(agent) for rule in rules]
+        return jax.tree.map(lambda *each: any(each), *marks)
+
+    return UpdateRule(init, step, "+".join(names), select)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -179,7 +189,7 @@ def vrpg(
             f"return_weight={return_weight}, prediction_weight={prediction_weight}: neither may be negative, and one "
             "must be greater than 0."
         )
-    return UpdateRule(partial(_init, settings), partial(_step, settings), "vrpg")
+    return UpdateRule(partial(_init, settings), partial(_step, settings), "vrpg", select)
 
 
 def _weights(settings: VrpgSettings) -> dict[str, float]:

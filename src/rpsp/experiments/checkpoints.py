@@ -22,7 +22,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from rpsp import features, filters, inference, psr, rivals
+from rpsp import features, filters, inference, policies, psr, rivals, trajectories
 from rpsp.errors import FileFormatError, StorageError
 
 FORMAT = 1
@@ -42,11 +42,16 @@ READABLE: dict[str, type] = {
         filters.ObservationWindow,
         inference.Bumps,
         inference.InferenceFilter,
+        policies.Agent,
+        policies.CategoricalPolicy,
+        policies.GaussianPolicy,
+        policies.Network,
         psr.KernelBayesFilter,
         psr.TabularFilter,
         rivals.Autoregression,
         rivals.Fourier,
         rivals.Nothing,
+        trajectories.Batch,
     )
 }
 """The classes that a file may name. Anything else in a file is refused."""
@@ -95,14 +100,23 @@ def write_tree(path: Path, tree: Any, extra: dict[str, Any], *, overwrite: bool 
     """Write a tree and some JSON beside it to one file, atomically: it is there whole or not at all."""
     if path.exists() and not overwrite:
         raise StorageError(f"{path}: exists already; choose another path or pass overwrite=True.")
+    write_bytes(path, tree_bytes(tree, extra))
+
+
+def tree_bytes(tree: Any, extra: dict[str, Any]) -> bytes:
+    """A tree and some JSON beside it as the bytes of a safetensors file."""
     arrays: dict[str, np.ndarray] = {}
     header = {"format": FORMAT, "tree": describe(tree, arrays), "extra": extra, "sha256": digest(arrays)}
-    write_bytes(path, save(arrays, {"rpsp": json.dumps(header)}))
+    return save(arrays, {"rpsp": json.dumps(header)})
 
 
 def read_tree(path: Path) -> tuple[Any, dict[str, Any]]:
     """What `write_tree` wrote, or a `FileFormatError` in one sentence."""
-    data = read_bytes(path)
+    return parse_tree(read_bytes(path), path)
+
+
+def parse_tree(data: bytes, path: Path) -> tuple[Any, dict[str, Any]]:
+    """The tree and the JSON in the bytes of a file; `path` is for messages."""
     try:
         length = int.from_bytes(data[:8], "little")
         header = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["rpsp"])

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import tyro
 
+from rpsp.experiments.methods import METHODS, MethodSettings
+
 
 @dataclass(frozen=True)
 class Sensors:
@@ -67,6 +69,137 @@ class InspectConfig:
     """Print one JSON object as the last line."""
     quiet: bool = False
     """Print nothing but errors (and the JSON object, if asked for)."""
+
+
+DEFAULTS = METHODS["rpsi-trpo"].settings()
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Train an agent: explore, fit its belief, then act and update until the iterations are done."""
+
+    env: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")] = None
+    """A Gymnasium id (also module:Env-v0); may stand in the configuration file instead."""
+    method: str = "rpsi-trpo"
+    """A row of `rpsp methods`, or your own as package.module:row."""
+    sensors: tyro.conf.OmitArgPrefixes[Sensors] = Sensors()
+    seed: int = 0
+    """The root of all randomness."""
+    seeds: int = 1
+    """Train so many seeds, from `seed` on, one process a core; each gets a directory of its own under --out."""
+    iterations: int | None = None
+    """Iterations of acting and updating; the paper's in its tasks, elsewhere 100."""
+    samples: int | None = None
+    """Environment steps an iteration, at least; the paper's in its tasks, elsewhere ten episodes' worth, 2000 to 10000."""
+    exploration_episodes: int | None = None
+    """Random episodes at the start; the paper's in its tasks, elsewhere about 20000 steps' worth, 10 to 100."""
+    max_episode_steps: int | None = None
+    """When an episode is cut off; the paper's limit in its tasks, elsewhere the environment's own."""
+    num_envs: int | None = None
+    """Environments that are stepped together; unless given, what fills a batch with one full episode each, at most 100."""
+    settings: tyro.conf.OmitArgPrefixes[MethodSettings] = DEFAULTS
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """Where updates are computed; acting is on the CPU. auto: the GPU if there is one and gradients go through time."""
+    threads: int | None = None
+    """Threads that step the physics; every core unless given."""
+    out: str | None = None
+    """The run directory; without it one is named under runs/."""
+    config: str | None = None
+    """A TOML file of these settings; flags go before it."""
+    plugin: str | None = None
+    """A module to import first: one that registers environments or makes classes readable."""
+    tensorboard: bool = False
+    """Write TensorBoard's files as well (extra `tensorboard`)."""
+    json: bool = False
+    """Print one JSON object as the last line."""
+    quiet: bool = False
+    """Print nothing but errors (and the JSON object, if asked for)."""
+
+
+@dataclass(frozen=True)
+class ResumeConfig:
+    """Go on with a run that was interrupted, bit for bit, from its last good checkpoint."""
+
+    directory: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+    """A run directory of `rpsp train`."""
+    iterations: int | None = None
+    """Go on to so many iterations in all, instead of those that were asked for at first."""
+    plugin: str | None = None
+    """A module to import first: one that registers environments or makes classes readable."""
+    json: bool = False
+    """Print one JSON object as the last line."""
+    quiet: bool = False
+    """Print nothing but errors (and the JSON object, if asked for)."""
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """Play episodes with a trained agent and say how well it does."""
+
+    directory: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+    """A run directory of `rpsp train`."""
+    episodes: int = 10
+    """How many."""
+    checkpoint: str = "last"
+    """last, best, or a number of iterations."""
+    stochastic: bool = False
+    """Draw actions as in training instead of doing the most probable one."""
+    seed: int = 0
+    """Of the episodes: other than in training, whatever it is."""
+    plugin: str | None = None
+    """A module to import first: one that registers environments or makes classes readable."""
+    json: bool = False
+    """Print one JSON object as the last line."""
+    quiet: bool = False
+    """Print nothing but errors (and the JSON object, if asked for)."""
+
+
+@dataclass(frozen=True)
+class WatchConfig:
+    """Render an episode of a trained agent beside what its belief predicts, as a video."""
+
+    directory: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+    """A run directory of `rpsp train`."""
+    checkpoint: str = "last"
+    """last, best, or a number of iterations."""
+    seed: int = 0
+    """Of the episode."""
+    steps: int = 500
+    """At most so many steps are shown."""
+    format: Literal["mp4", "gif"] = "mp4"
+    """Of the video."""
+    plugin: str | None = None
+    """A module to import first: one that registers environments or makes classes readable."""
+    json: bool = False
+    """Print one JSON object as the last line."""
+    quiet: bool = False
+    """Print nothing but errors (and the JSON object, if asked for)."""
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """Write the acting policy for use without jax: its numbers, and a script that acts with numpy alone."""
+
+    directory: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+    """A run directory of `rpsp train`."""
+    checkpoint: str = "last"
+    """last, best, or a number of iterations."""
+    out: str | None = None
+    """Where to; the run directory's export/ unless given."""
+    plugin: str | None = None
+    """A module to import first: one that registers environments or makes classes readable."""
+    json: bool = False
+    """Print one JSON object as the last line."""
+    quiet: bool = False
+    """Print nothing but errors (and the JSON object, if asked for)."""
+
+
+@dataclass(frozen=True)
+class MethodsConfig:
+    """List the methods that can be trained."""
+
+    json: bool = False
+    """Print one JSON object as the last line."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,125 @@
+"""A trained agent as a user meets it: `rpsp.load`, `agent.predict`, `agent.evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium.vector import VectorEnv
+
+from rpsp.errors import UsageError
+from rpsp.features import OneHot, Scaling
+from rpsp.policies import Agent
+from rpsp.rollouts import ActionRange, ActionSymbols, Collected, View, collect, lockstep, units_of
+
+EVALUATING = 1_000_000_000
+"""The iteration whose seeds evaluation takes: no training gets there."""
+
+
+class ActingState(NamedTuple):
+    """What an agent carries from one call of `predict` to the next."""
+
+    q: np.ndarray
+    """The belief, a row an environment."""
+    executed: np.ndarray
+    """The last action, clipped, in the agent's own units."""
+    steps: np.ndarray
+    """Steps since the episode began."""
+
+
+@dataclass(eq=False)
+class TrainedAgent:
+    """A filter and a policy with the units they were trained in."""
+
+    agent: Agent
+    scaling: Scaling | OneHot
+    units: ActionRange | ActionSymbols
+    make_envs: Callable[..., VectorEnv] | None = None
+    """Environments like those it was trained in: `make_envs(num_envs)`."""
+    checkpoint: int | None = None
+    """How many iterations of training it has had."""
+    seed: int = 0
+    """Of the noise in actions that are not deterministic."""
+    _compiled: dict[bool, Callable[..., Any]] = field(default_factory=dict, repr=False)
+
+    def predict(
+        self,
+        observation: Any,
+        state: ActingState | None = None,
+        episode_start: Any = True,
+        deterministic: bool = True,
+    ) -> tuple[np.ndarray, ActingState]:
+        """The action for an observation, and the state to give back with the next one (Stable-Baselines3's habit).
+
+        One observation or a row for each of several environments; `episode_start` says where a new episode begins. The
+        state carries the belief and the last action, so nothing else need be remembered.
+        """
+        readings = np.asarray(observation, np.float64)
+        single = readings.ndim == (0 if isinstance(self.scaling, OneHot) else 1)
+        seen = self.scaling.encode(readings.reshape(1 if single else len(readings), -1)).astype(np.float32)
+        rows = len(seen)
+        starts = np.broadcast_to(np.asarray(episode_start, bool).reshape(-1), rows) | (state is None)
+        if state is None:
+            q = np.broadcast_to(np.asarray(self.agent.filter.init(), np.float32), (rows, self.agent.filter.size))
+            state = ActingState(q, np.zeros((rows, self.units.size), np.float32), np.zeros(rows, np.int64))
+        if len(state.q) != rows:
+            raise UsageError(f"state: is of {len(state.q)} environments, the observation of {rows}; begin with None.")
+        steps = np.where(starts, 0, state.steps)
+        view = View(np.ones(rows, bool), starts, seen, state.executed, np.arange(rows), steps)
+        q, drawn = self._acting(deterministic)(state.q, view)
+        executed = self.units.clip(np.asarray(drawn))
+        action = self.units.decode(executed)
+        return (action[0] if single else action), ActingState(np.asarray(q), executed, steps + 1)
+
+    def _acting(self, deterministic: bool) -> Callable[..., Any]:
+        if deterministic not in self._compiled:
+            self._compiled[deterministic] = lockstep(self.agent, jax.random.key(self.seed), deterministic)
+        return self._compiled[deterministic]
+
+    def expect(self, state: ActingState) -> np.ndarray:
+        """E[o | q, a]: what the agent expects to observe next, after the action it has just chosen; in the task's units."""
+        predicted = jax.vmap(self.agent.filter.predict)(jnp.asarray(state.q), jnp.asarray(state.executed))
+        return self.scaling.decode(np.asarray(predicted, np.float64))
+
+    def evaluate(
+        self, episodes: int = 10, *, seed: int = 0, deterministic: bool = True, envs: VectorEnv | None = None
+    ) -> Collected:
+        """Whole episodes, as in training but with other seeds; deterministic unless told."""
+        own = envs is None
+        envs = self._envs(min(10, episodes)) if envs is None else envs
+        try:
+            return collect(
+                self.agent,
+                envs,
+                scaling=self.scaling,
+                episodes=episodes,
+                seed=seed,
+                iteration=EVALUATING,
+                deterministic=deterministic,
+            )
+        finally:
+            if own:
+                envs.close()
+
+    def _envs(self, count: int) -> VectorEnv:
+        if self.make_envs is None:
+            raise UsageError("envs: this agent does not know its environment; pass envs=rpsp.make(...).")
+        return self.make_envs(count)
+
+
+def load(directory: str | Path, checkpoint: str | int = "last") -> TrainedAgent:
+    """The agent of a run directory: the last checkpoint, the "best" one, or that of a number of iterations."""
+    from rpsp.experiments.run_directory import RunDirectory
+    from rpsp.experiments.runs import environment_maker, read_action_space, read_config
+
+    path = Path(directory)
+    config = read_config(path)
+    agent, scaling, number = RunDirectory(path).agent(checkpoint)
+    return TrainedAgent(
+        agent, scaling, units_of(read_action_space(path)), environment_maker(config), number, config.seed
+    )

@@ -1,0 +1,140 @@
+"""The methods, as data: a row names a belief, an update and the settings in which it differs from the others.
+
+Nothing here computes; `recipes` turns a row and its settings into what Algorithm 1 runs. An ablation is a setting.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class MethodSettings:
+    """What a method can be told. A row of the table sets its own defaults; not every method uses every setting."""
+
+    discount: float = 0.99
+    """γ: what a reward is worth one step later."""
+    hidden: tuple[int, ...] = (16,)
+    """Sizes of the policy's hidden layers."""
+    log_std: float = 0.0
+    """Logarithm of the policy's standard deviation at first (continuous actions)."""
+    max_kl: float = 0.01
+    """TRPO: the most that the policy may change in one step, as mean KL per sample."""
+    damping: float = 0.1
+    """TRPO: added to the Fisher matrix's diagonal."""
+    learning_rate: float = 1e-3
+    """Of the gradient steps (VRPG, alternation's second half, PPO)."""
+    return_weight: float = 1.0
+    """Of the policy loss in the joint gradient."""
+    prediction_weight: float = 1.0
+    """Of the prediction loss in the joint gradient; 0 is the paper's reactive PSR."""
+    filter_kl: float | None = 0.02
+    """Ours: the most that filter and policy together may change in one gradient step; None for the paper's letter."""
+    truncate: int | None = 50
+    """Steps that gradients flow back through time; None for whole episodes."""
+    past: int | None = None
+    """Steps of history that a predictive state is regressed on; the filter's default if None."""
+    future: int | None = None
+    """Steps of future that a predictive state predicts; the filter's default if None."""
+    dimension: int | None = None
+    """Coordinates of a predictive state (at most); the filter's default if None."""
+    epochs: int | None = None
+    """Epochs of refinement by backpropagation through time before training; the belief's default if None."""
+    random: bool = False
+    """Draw the filter's parameters at random instead of fitting them: the paper's random PSR."""
+    window: int = 2
+    """Finite memory: how many observations."""
+    units: int = 32
+    """GRU: hidden units."""
+    plus_obs: int = 0
+    """Observations shown to the policy beside the state: the paper's +obs is 2."""
+    refit_before: tuple[int, ...] = ()
+    """Ours: iterations, counted from 0, before which the filter is refitted to recent on-policy batches."""
+    refit_batches: int = 3
+    """How many of the latest batches a refit sees."""
+    refit_samples: int = 20_000
+    """At most about so many of their steps."""
+    gae: float = 0.95
+    """PPO: λ of generalised advantage estimation."""
+    clip: float = 0.2
+    """PPO: how far the probability ratio may leave 1."""
+    passes: int = 10
+    """PPO: passes over a batch."""
+    minibatch: int = 256
+    """PPO: steps in a gradient."""
+    entropy_weight: float = 0.0
+    """PPO: of the entropy bonus."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of the table."""
+
+    name: str
+    belief: str | Callable[[MethodSettings], Any]
+    """A function from settings to a `recipes.Belief`, or the name of one in `recipes`."""
+    update: str | Callable[[MethodSettings], Any]
+    """A function from settings to an `UpdateRule`, or the name of one in `recipes`."""
+    about: str
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """The settings in which this row differs."""
+    ours: bool = False
+    """Whether it goes beyond the paper."""
+
+    def settings(self, **given: Any) -> MethodSettings:
+        """This row's settings, some of them given."""
+        return dataclasses.replace(MethodSettings(**self.defaults), **given)
+
+
+OFTEN = (1, 2, 4, 7, 11, 16, 22, 30, 40, 50, 75, 100, 150, 200, 300, 400)
+"""When a filter that refits in closed form is refitted: while the policy changes most, then ever more rarely."""
+
+PPO = {"hidden": (64, 64), "learning_rate": 3e-4}
+
+METHODS: dict[str, Method] = {
+    row.name: row
+    for row in (
+        Method("rpsp-vrpg", "kernel_bayes", "joint", "the paper's filter, one joint gradient step an iteration"),
+        Method("rpsp-vrpg+obs", "kernel_bayes", "joint", "… and the last two observations", {"plus_obs": 2}),
+        Method(
+            "rpsp-alt", "kernel_bayes", "alternating", "TRPO on the policy, then a gradient step on the paper's filter"
+        ),
+        Method("rpsp-alt+obs", "kernel_bayes", "alternating", "… and the last two observations", {"plus_obs": 2}),
+        Method("fix-psr", "kernel_bayes", "policy_alone", "ablation: the filter stays as it was fitted"),
+        Method(
+            "reactive-psr", "kernel_bayes", "alternating", "ablation: no prediction error", {"prediction_weight": 0.0}
+        ),
+        Method("random-psr", "kernel_bayes", "alternating", "ablation: the filter starts at random", {"random": True}),
+        Method("fm1", "finite_memory", "policy_alone", "finite memory: the last observation", {"window": 1}),
+        Method("fm2", "finite_memory", "policy_alone", "finite memory: the last two observations", {"window": 2}),
+        Method("fm5", "finite_memory", "policy_alone", "finite memory: the last five observations", {"window": 5}),
+        *(
+            Method(
+                f"gru{n}", "gru", "through_time", f"a GRU of {n} units, TRPO through time", {"units": n, "epochs": 0}
+            )
+            for n in (16, 32, 64, 128)
+        ),
+        Method("reg-gru", "gru", "alternating", "a GRU initialised and kept by its prediction error"),
+        Method("reg-gru-vrpg", "gru", "joint", "the same, one joint gradient step an iteration"),
+        Method(
+            "rpsi-trpo", "inference", "policy_alone", "direct inference, refitted; TRPO", {"refit_before": OFTEN}, True
+        ),
+        Method(
+            "rpsi-alt",
+            "inference",
+            "alternating",
+            "direct inference, refitted; as rpsp-alt",
+            {"refit_before": OFTEN},
+            True,
+        ),
+        Method(
+            "rpsi-ppo", "inference", "proximal", "direct inference, refitted; PPO", {"refit_before": OFTEN, **PPO}, True
+        ),
+        Method("fm2-ppo", "finite_memory", "proximal", "the last two observations; PPO", {"window": 2, **PPO}, True),
+        Method("tabular", "tabular", "policy_alone", "symbols: Bayes rule on a table learned by counting; TRPO"),
+    )
+}
+"""Every method that `rpsp train` knows by name."""

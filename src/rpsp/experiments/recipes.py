@@ -1,0 +1,187 @@
+"""From a row of the methods table to what Algorithm 1 runs: a belief and an update, composed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from rpsp.experiments.methods import Method, MethodSettings
+from rpsp.filters import GRU, AbstractFilter, Concatenated, observation_window, random_like
+from rpsp.inference import InferenceSettings, fit_inference
+from rpsp.ppo import ppo
+from rpsp.refinement import RefinementSettings, refine
+from rpsp.refits import Refit, keep_coordinates, new_coordinates
+from rpsp.training import Recipe
+from rpsp.trajectories import Batch
+from rpsp.trpo import trpo
+from rpsp.two_stage import TabularSettings, TwoStageSettings, fit_tabular, fit_two_stage
+from rpsp.updates import UpdateRule, everything, filter_only, in_sequence, policy_only, vrpg
+
+Initialise = Callable[[Batch, Batch, np.random.Generator, PRNGKeyArray], AbstractFilter]
+
+
+class Belief(NamedTuple):
+    """How a filter is initialised, and how it is refitted if it can be."""
+
+    initialise: Initialise
+    refit: Refit | None = None
+    min_length: int = 1
+    """Steps that an exploration episode must have to be of use."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Beliefs
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def kernel_bayes(s: MethodSettings) -> Belief:
+    """The paper's: two-stage regression, then refinement."""
+    settings = _share(TwoStageSettings, s)
+
+    def initialise(batch: Batch, held: Batch, rng: np.random.Generator, key: PRNGKeyArray) -> AbstractFilter:
+        filter = fit_two_stage(batch, settings, rng=rng)
+        if s.random:
+            key, drawn = jax.random.split(key)
+            filter = random_like(filter, key=drawn)
+        return _refined(filter, batch, held, s.epochs, key)
+
+    refit = new_coordinates(lambda batch, rng: fit_two_stage(batch, settings, rng=rng))
+    return Belief(initialise, refit, settings.future + 1)
+
+
+def inference(s: MethodSettings) -> Belief:
+    """Ours: the state update regressed directly."""
+    settings = _share(InferenceSettings, s)
+
+    def initialise(batch: Batch, held: Batch, rng: np.random.Generator, key: PRNGKeyArray) -> AbstractFilter:
+        return fit_inference(batch, held, settings, rng=rng)
+
+    return Belief(initialise, keep_coordinates(settings), settings.future + 1)
+
+
+def finite_memory(s: MethodSettings) -> Belief:
+    """The last few observations."""
+
+    def initialise(batch: Batch, held: Batch, rng: np.random.Generator, key: PRNGKeyArray) -> AbstractFilter:
+        return observation_window(s.window, *_sizes(batch))
+
+    return Belief(initialise)
+
+
+def gru(s: MethodSettings) -> Belief:
+    """A gated recurrent unit; unless `epochs` is 0, first trained to predict (the paper's reg_GRU)."""
+
+    def initialise(batch: Batch, held: Batch, rng: np.random.Generator, key: PRNGKeyArray) -> AbstractFilter:
+        key, drawn = jax.random.split(key)
+        filter = GRU(s.units, *_sizes(batch), key=drawn)
+        return _refined(filter, batch, held, 60 if s.epochs is None else s.epochs, key)
+
+    return Belief(initialise)
+
+
+def tabular(s: MethodSettings) -> Belief:
+    """For symbols: Bayes rule on a table learned by counting."""
+    settings = _share(TabularSettings, s)
+
+    def initialise(batch: Batch, held: Batch, rng: np.random.Generator, key: PRNGKeyArray) -> AbstractFilter:
+        return fit_tabular(batch, held, settings)
+
+    return Belief(initialise, min_length=settings.future + 1)
+
+
+def _refined(
+    filter: AbstractFilter, batch: Batch, held: Batch, epochs: int | None, key: PRNGKeyArray
+) -> AbstractFilter:
+    settings = RefinementSettings() if epochs is None else RefinementSettings(epochs=epochs)
+    return refine(filter, batch, held, settings, key=key).filter if settings.epochs else filter
+
+
+def _plus_observations(belief: Belief, s: MethodSettings) -> Belief:
+    """+obs: the policy sees the latest observations beside the state."""
+
+    def initialise(batch: Batch, held: Batch, rng: np.random.Generator, key: PRNGKeyArray) -> AbstractFilter:
+        return Concatenated(belief.initialise(batch, held, rng, key), observation_window(s.plus_obs, *_sizes(batch)))
+
+    return belief._replace(initialise=initialise)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Updates
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def policy_alone(s: MethodSettings) -> UpdateRule:
+    """TRPO on the reactive policy; the filter stays."""
+    return trpo(s.max_kl, damping=s.damping, discount=s.discount, select=policy_only)
+
+
+def through_time(s: MethodSettings) -> UpdateRule:
+    """TRPO on filter and policy together, Fisher products through time."""
+    return trpo(s.max_kl, damping=s.damping, discount=s.discount, select=everything)
+
+
+def joint(s: MethodSettings) -> UpdateRule:
+    """VRPG: one gradient step on everything."""
+    return _gradient_step(s, everything)
+
+
+def alternating(s: MethodSettings) -> UpdateRule:
+    """TRPO on the policy, then a gradient step on the filter."""
+    return in_sequence(policy_alone(s), _gradient_step(s, filter_only))
+
+
+def proximal(s: MethodSettings) -> UpdateRule:
+    """PPO with generalised advantage estimation and a learned critic."""
+    return ppo(
+        s.learning_rate,
+        clip=s.clip,
+        epochs=s.passes,
+        minibatch=s.minibatch,
+        discount=s.discount,
+        gae=s.gae,
+        entropy_weight=s.entropy_weight,
+    )
+
+
+def _gradient_step(s: MethodSettings, select: Any) -> UpdateRule:
+    return vrpg(
+        s.learning_rate,
+        s.return_weight,
+        s.prediction_weight,
+        discount=s.discount,
+        truncate=s.truncate,
+        select=select,
+        max_kl=s.filter_kl,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The table
+# ---------------------------------------------------------------------------------------------------------------------
+
+BELIEFS = {f.__name__: f for f in (kernel_bayes, inference, finite_memory, gru, tabular)}
+UPDATES = {f.__name__: f for f in (policy_alone, through_time, joint, alternating, proximal)}
+
+
+def recipe(method: Method, settings: MethodSettings) -> tuple[Recipe, int]:
+    """What Algorithm 1 runs for a row of the table; and how long an exploration episode must be to be of use."""
+    belief = method.belief(settings) if callable(method.belief) else BELIEFS[method.belief](settings)
+    update = method.update(settings) if callable(method.update) else UPDATES[method.update](settings)
+    if settings.plus_obs:
+        belief = _plus_observations(belief, settings)
+    return Recipe(belief.initialise, update, belief.refit if settings.refit_before else None), belief.min_length
+
+
+def _share(cls: type, s: MethodSettings) -> Any:
+    """Settings of a belief: those of the method that it has as well, where they are given."""
+    return cls(
+        **{n: v for n in ("past", "future", "dimension") if hasattr(cls, n) and (v := getattr(s, n)) is not None}
+    )
+
+
+def _sizes(batch: Batch) -> tuple[int, int]:
+    return batch.observations.shape[-1], batch.performed.shape[-1]

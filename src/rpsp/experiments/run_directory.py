@@ -1,0 +1,230 @@
+"""A training run on disk: its checkpoints and its metrics. Killed at any moment, it is whole as of the last iteration.
+
+    runs/NAME/
+      config.json  command.txt  versions.json
+      metrics.jsonl                        one line an iteration, cut back to the checkpoint on resume
+      checkpoints/000120/{state.safetensors, manifest.json}
+
+A checkpoint is written to a temporary directory, brought to the disk and renamed. The number in its name is how many
+iterations were done; iteration n (counted from 0) is acted by the agent of checkpoint n.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rpsp.errors import FileFormatError, StorageError, UsageError
+from rpsp.experiments.checkpoints import FORMAT, parse_tree, read_bytes, tree_bytes, write_bytes
+from rpsp.training import Record, Training
+from rpsp.updates import UpdateRule
+
+KEEP = 3  # of the latest checkpoints; the best is kept beside them
+
+
+class RunDirectory:
+    """The files of one run."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+        self.metrics_file = path / "metrics.jsonl"
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Metrics
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def append(self, record: Record) -> None:
+        """One more line of metrics, on the disk before this returns."""
+        line = (json.dumps(record) + "\n").encode()
+        try:
+            with self.metrics_file.open("ab") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise StorageError(
+                f"{self.metrics_file}: {len(line)} bytes could not be written ({error.strerror})."
+            ) from error
+
+    def metrics(self) -> list[Record]:
+        """Every record so far; a line cut off by a crash is not one."""
+        if not self.metrics_file.exists():
+            return []
+        records = []
+        for line in read_bytes(self.metrics_file).decode(errors="replace").splitlines():
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                break
+        return records
+
+    def cut_back(self, iterations: int) -> None:
+        """Forget the records of iterations that the checkpoint does not know."""
+        kept = [r for r in self.metrics() if r.get("iteration", -1) < iterations]
+        write_bytes(self.metrics_file, "".join(json.dumps(r) + "\n" for r in kept).encode())
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Checkpoints
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def save(self, training: Training) -> Path:
+        """Write a checkpoint, atomically; then remove those that are neither recent nor the best."""
+        memory = tuple(map(_plain, jax.tree.leaves(training.memory)))
+        tree = (training.agent, training.scaling, training.recent, memory)
+        counters = {"iteration": training.iteration, "samples": training.samples, "rows": training.rows}
+        data = tree_bytes(tree, counters)
+        manifest = {"format": FORMAT, **counters, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        final = self.checkpoints / f"{training.iteration:06d}"
+        temporary = self.checkpoints / f".{final.name}.{os.getpid()}"
+        try:
+            temporary.mkdir(parents=True, exist_ok=True)
+            write_bytes(temporary / "state.safetensors", data)
+            write_bytes(temporary / "manifest.json", (json.dumps(manifest, indent=2) + "\n").encode())
+            if final.exists():
+                shutil.rmtree(final)
+            os.replace(temporary, final)
+            _sync_directory(self.checkpoints)
+        except OSError as error:
+            raise StorageError(f"{final}: {len(data)} bytes could not be written ({error.strerror}).") from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        self._prune()
+        return final
+
+    def restore(self, rule: UpdateRule) -> tuple[Training, list[str]] | None:
+        """The newest checkpoint that is whole; and a sentence for each that is not. None if there is none at all."""
+        complaints: list[str] = []
+        for number in reversed(self.numbers()):
+            try:
+                return self.read(number, rule), complaints
+            except FileFormatError as error:
+                complaints.append(str(error))
+        if complaints:
+            raise FileFormatError(f"{self.checkpoints}: no checkpoint is readable; the newest says: {complaints[0]}")
+        return None
+
+    def read(self, number: int, rule: UpdateRule) -> Training:
+        """One checkpoint, checked; the rule's memory is filled into the structure that `rule.init` gives."""
+        path, (agent, scaling, recent, leaves), extra = self._parse(number)
+        template = rule.init(agent)
+        shapes = [(np.shape(x), _plain(x).dtype) for x in jax.tree.leaves(template)]
+        if shapes != [(x.shape, x.dtype) for x in leaves]:
+            raise FileFormatError(
+                f"{path}: its optimiser's memory does not fit this method; use the version that wrote it."
+            )
+        leaves = [_like(x, there) for x, there in zip(leaves, jax.tree.leaves(template), strict=True)]
+        memory = jax.tree.unflatten(jax.tree.structure(template), leaves)
+        return Training(extra["iteration"], extra["samples"], extra["rows"], agent, memory, scaling, recent)
+
+    def agent(self, which: str | int = "last") -> tuple[Any, Any, int]:
+        """The agent and its scaling of a checkpoint: "last", "best" or its number; and that number."""
+        numbers = self.numbers()
+        if not numbers:
+            raise FileFormatError(f"{self.path}: holds no checkpoint; give the directory of an `rpsp train` run.")
+        if which == "last":
+            for number in reversed(numbers):
+                try:
+                    _, (agent, scaling, *_), _ = self._parse(number)
+                    return agent, scaling, number
+                except FileFormatError:
+                    if number == numbers[0]:
+                        raise
+        number = self.best() if which == "best" else which
+        if number is None:
+            number = numbers[-1]
+        if number not in numbers:
+            raise UsageError(f"checkpoint: {which!r} is not one of last, best, {', '.join(map(str, numbers))}.")
+        _, (agent, scaling, *_), _ = self._parse(int(number))
+        return agent, scaling, int(number)
+
+    def numbers(self) -> list[int]:
+        """The checkpoints there are, oldest first."""
+        if not self.checkpoints.is_dir():
+            return []
+        return sorted(int(p.name) for p in self.checkpoints.iterdir() if p.name.isdecimal())
+
+    def best(self) -> int | None:
+        """The checkpoint whose agent had the highest mean return when it acted, of those that are kept."""
+        returns = {int(r["iteration"]): r["mean_return"] for r in self.metrics() if "iteration" in r}
+        known = [n for n in self.numbers() if n in returns]
+        return max(known, key=lambda n: returns[n]) if known else None
+
+    def _parse(self, number: int) -> tuple[Path, Any, dict[str, Any]]:
+        path = self.checkpoints / f"{number:06d}" / "state.safetensors"
+        data = read_bytes(path)
+        try:
+            expected = json.loads(read_bytes(path.with_name("manifest.json")))["sha256"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise FileFormatError(f"{path.with_name('manifest.json')}: is damaged.") from error
+        if hashlib.sha256(data).hexdigest() != expected:
+            raise FileFormatError(f"{path}: its contents do not match its checksum; the file is damaged.")
+        tree, extra = parse_tree(data, path)
+        return path, tree, extra
+
+    def _prune(self) -> None:
+        numbers = self.numbers()
+        keep = {*numbers[-KEEP:], self.best()}
+        for number in numbers:
+            if number not in keep:
+                shutil.rmtree(self.checkpoints / f"{number:06d}", ignore_errors=True)
+
+    def clean(self) -> None:
+        """Remove what a crash left half-written."""
+        for left in (*self.checkpoints.glob(".*"), *self.path.glob(".*.*")):
+            if left.name != LOCK:
+                shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the directory: a second process that wants it is refused. The lock goes with the process."""
+        import fcntl
+
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / LOCK).open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise UsageError(
+                    f"out: {str(self.path)!r} is in use by another process; wait for it or stop it."
+                ) from error
+            yield
+
+
+LOCK = ".lock"
+
+
+def _plain(leaf: Any) -> np.ndarray:
+    """A leaf of a rule's memory as an array of numbers."""
+    if _is_key(leaf):
+        leaf = jax.random.key_data(leaf)
+    return np.asarray(leaf)
+
+
+def _like(leaf: np.ndarray, template: Any) -> Any:
+    """The saved numbers as what the memory holds there."""
+    if _is_key(template):
+        return jax.random.wrap_key_data(jnp.asarray(leaf))
+    return jnp.asarray(leaf) if isinstance(template, jax.Array) else leaf
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

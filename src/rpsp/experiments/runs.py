@@ -1,0 +1,584 @@
+"""Training runs: a configuration becomes a run directory, one that can be interrupted, resumed and loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import math
+import os
+import subprocess
+import sys
+import time
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from rpsp.errors import FileFormatError, RpspError, UsageError
+from rpsp.experiments.config import Sensors, TrainConfig
+from rpsp.experiments.methods import METHODS, Method, MethodSettings
+from rpsp.experiments.runner import Say, free_directory, read_json, record_settings, write_json
+
+Show = Callable[[dict[str, float], "Pace"], None]
+"""What is called with every record."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Configurations
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def configured(given: Mapping[str, Any], where: str = "") -> TrainConfig:
+    """A configuration from flat names and values; what is not given is the method's default.
+
+    `where` says in messages where the names come from, as in "hopper.toml: ".
+    """
+    given = {name.replace("-", "_"): value for name, value in given.items()}
+    method = find_method(given.get("method", TrainConfig.method))
+    own, sensors, settings = (_hints(cls) for cls in (TrainConfig, Sensors, MethodSettings))
+    known = {**own, **sensors, **settings}
+    del known["sensors"], known["settings"]
+    for name, value in given.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "; `rpsp train --help` lists them all."
+            raise UsageError(f"{where}{name}: there is no such setting{hint}")
+        given[name] = _checked(f"{where}{name}", value, known[name])
+
+    def part(hints: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in given.items() if name in hints}
+
+    return TrainConfig(**part(own), sensors=Sensors(**part(sensors)), settings=method.settings(**part(settings)))
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The settings in a TOML file."""
+    try:
+        return tomllib.loads(Path(path).read_text())
+    except OSError as error:
+        raise UsageError(f"config: {str(path)!r} cannot be read ({error.strerror}).") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"config: {str(path)!r} is not TOML ({error}).") from error
+
+
+def read_config(directory: Path) -> TrainConfig:
+    """The configuration of a run directory, as it was resolved."""
+    content = read_json(directory / "config.json")
+    try:
+        flat = {k: v for k, v in content.items() if k not in ("sensors", "settings")}
+        return configured(flat | content["sensors"] | content["settings"])
+    except (UsageError, KeyError, TypeError, AttributeError) as error:
+        raise FileFormatError(
+            f"{directory / 'config.json'}: is not the configuration of an `rpsp train` run ({error})."
+        ) from error
+
+
+def find_method(name: str) -> Method:
+    """A row of the table by its name, or a user's own as `package.module:row`."""
+    if ":" in name:
+        return _import_method(name)
+    if name not in METHODS:
+        near = difflib.get_close_matches(name, METHODS, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise UsageError(
+            f"method: {name!r} is not one of {', '.join(METHODS)}{hint}; your own is given as package.module:row."
+        )
+    return METHODS[name]
+
+
+def _import_method(name: str) -> Method:
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"method: {name!r} cannot be imported ({error}); give package.module:row.") from error
+    if not isinstance(found, Method):
+        raise UsageError(f"method: {name!r} is a {type(found).__name__}, not an rpsp.experiments.methods.Method.")
+    return dataclasses.replace(found, name=name)
+
+
+def import_plugin(name: str | None) -> None:
+    """Import a user's module."""
+    if name is None:
+        return
+    sys.path.insert(0, os.getcwd())
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        raise UsageError(f"plugin: {name!r} cannot be imported ({error}); give a module's name.") from error
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    return {name: hint for name, hint in typing.get_type_hints(cls).items() if name in _fields(cls)}
+
+
+def _fields(cls: type) -> set[str]:
+    return {f.name for f in dataclasses.fields(cls)}
+
+
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    """A value that fits a type, or one sentence that says why not."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _checked(name, value, arguments[0])
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in arguments:
+            return None
+        return _checked(name, value, next(a for a in arguments if a is not type(None)))
+    if origin is Literal:
+        if value not in arguments:
+            raise UsageError(f"{name}: {value!r} is not one of {', '.join(map(str, arguments))}.")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise UsageError(f"{name}: {value!r} is not a list of whole numbers.")
+        return tuple(_checked(name, item, arguments[0]) for item in value)
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+        return value
+    words = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a text"}
+    raise UsageError(f"{name}: {value!r} is not {words.get(hint, hint)}.")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Environments
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def environment_maker(config: TrainConfig, factory: Any = None) -> Callable[..., Any] | None:
+    """`make_envs(num_envs)`: environments as this configuration describes them; None where only a factory could."""
+    source = config.env if factory is None else factory
+    if source is None or source == FACTORY:
+        return None
+
+    def make_envs(num_envs: int, **given: Any) -> Any:
+        from rpsp.environments import make
+
+        return make(
+            source,
+            num_envs=num_envs,
+            max_episode_steps=config.max_episode_steps,
+            threads=config.threads,
+            **dataclasses.asdict(config.sensors),
+            **given,
+        )
+
+    return make_envs
+
+
+FACTORY = "a factory"
+"""What stands for the environment's name where a function made it."""
+
+
+def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
+    """Every amount that was left open, filled in: the paper's in its tasks, else what suits episodes of this length."""
+    from rpsp.environments import TASKS
+    from rpsp.training import max_episode_steps
+
+    for name in ("seed", "seeds", "iterations", "samples", "exploration_episodes", "max_episode_steps", "num_envs"):
+        least, value = (0 if name in ("seed", "iterations") else 1), getattr(config, name)
+        if value is not None and value < least:
+            raise UsageError(f"{name}: {value} is not a whole number ≥ {least}.")
+    envs = make_envs(1)
+    try:
+        limit = max_episode_steps(envs)
+    finally:
+        envs.close()
+    if limit is None:
+        raise UsageError(f"max_episode_steps: {config.env} has no limit of its own; say when an episode is cut off.")
+    task = TASKS.get(config.env or "")
+    samples = config.samples or (task.batch_samples if task else max(limit, min(10_000, max(2_000, 10 * limit))))
+    if samples < limit:
+        raise UsageError(
+            f"samples: {samples} is less than one episode, which may last {limit} steps; choose at least {limit}, or "
+            "shorter episodes (max_episode_steps)."
+        )
+    episodes = task.exploration_episodes if task else max(10, min(100, 20_000 // limit))
+    return dataclasses.replace(
+        config,
+        max_episode_steps=limit,
+        samples=samples,
+        num_envs=config.num_envs or min(100, max(1, samples // limit)),
+        exploration_episodes=config.exploration_episodes or episodes,
+        iterations=(task.iterations if task else 100) if config.iterations is None else config.iterations,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Running
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Pace:
+    """How far a run has come, and when it will be done."""
+
+    total: int
+    done: int = 0
+    started: float = field(default_factory=time.monotonic)
+    here: int = 0
+    """Iterations done by this process."""
+
+    @property
+    def eta_seconds(self) -> float:
+        return (time.monotonic() - self.started) / max(1, self.here) * (self.total - self.done)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A training run that has been done."""
+
+    directory: Path
+    results: dict[str, Any]
+
+    @property
+    def metrics(self) -> list[dict[str, float]]:
+        """The record of every iteration."""
+        from rpsp.experiments.run_directory import RunDirectory
+
+        return [r for r in RunDirectory(self.directory).metrics() if "iteration" in r]
+
+    @property
+    def agent(self) -> Any:
+        """The agent it ended with."""
+        from rpsp.experiments.agents import load
+
+        return load(self.directory)
+
+
+def train(
+    env: str | Callable[[], Any],
+    method: str = TrainConfig.method,
+    *,
+    verbose: bool = True,
+    out: str | Path | None = None,
+    **settings: Any,
+) -> Run:
+    """Train an agent and leave a run directory: `rpsp train` from Python.
+
+    Args:
+        env: a Gymnasium id, or a function without arguments that makes an environment.
+        method: a row of `rpsp methods`, or your own as `package.module:row`.
+        verbose: print a line an iteration.
+        out: the run directory; unless given one is named under runs/.
+        **settings: any flag of `rpsp train` by its name: observe, seed, iterations, samples, max_kl, …
+    """
+    name = env if isinstance(env, str) else FACTORY
+    config = configured({"env": name, "method": method, "out": None if out is None else str(out), **settings})
+    say = (lambda line: print(line, flush=True)) if verbose else (lambda line: None)
+    return start(config, say, (lambda record, pace: say(line(record, pace))), None if isinstance(env, str) else env)
+
+
+def start(config: TrainConfig, say: Say, show: Show, factory: Any = None) -> Run:
+    """Begin a run in a new directory."""
+    if config.env is None:
+        raise UsageError("env: no environment is named; give a Gymnasium id, as in `rpsp train Hopper-v5`.")
+    if config.plugin is not None:
+        import_plugin(config.plugin)
+    make_envs = environment_maker(config, factory)
+    assert make_envs is not None
+    _check(config)
+    resolved = resolve(config, make_envs)
+    stem = (config.env or "").replace("/", "_").replace(":", "_").replace(" ", "-")
+    seeds = f"s{config.seed}" if config.seeds == 1 else f"s{config.seed}-{config.seed + config.seeds - 1}"
+    method = config.method.replace(":", "_")
+    directory = free_directory(config.out, f"{stem}__{method}__{seeds}")
+    if config.seeds > 1:
+        return _many(resolved, directory, say)
+    record_settings(directory, resolved)
+    return _run(resolved, directory, make_envs, say, show)
+
+
+def resume(directory: Path, say: Say, show: Show, iterations: int | None = None, plugin: str | None = None) -> Run:
+    """Go on from the last good checkpoint; from the beginning if there is none yet."""
+    import_plugin(plugin)
+    config = read_config(directory)
+    make_envs = environment_maker(config)
+    if make_envs is None:
+        raise UsageError(
+            f"{directory}: was trained on an environment made by a function, which no file can keep; register the "
+            "environment with Gymnasium and train on its id."
+        )
+    if iterations is not None:
+        config = dataclasses.replace(config, iterations=iterations)
+        write_json(directory / "config.json", dataclasses.asdict(config))
+    return _run(config, directory, make_envs, say, show)
+
+
+def ingredients(config: TrainConfig) -> tuple[Any, Any]:
+    """The recipe and the amounts of Algorithm 1, of a resolved configuration."""
+    from rpsp.experiments.recipes import recipe
+    from rpsp.training import TrainingSettings
+
+    assert config.samples and config.exploration_episodes  # resolved
+    cooked, min_length = recipe(find_method(config.method), config.settings)
+    shared = _fields(TrainingSettings) & _fields(MethodSettings)
+    amounts = TrainingSettings(
+        samples=config.samples,
+        exploration_episodes=config.exploration_episodes,
+        min_length=min_length,
+        seed=config.seed,
+        **{name: getattr(config.settings, name) for name in shared},
+    )
+    return cooked, amounts
+
+
+def _run(config: TrainConfig, directory: Path, make_envs: Callable[..., Any], say: Say, show: Show) -> Run:
+    """Algorithm 1 into a run directory: metrics first, then the checkpoint, after every iteration."""
+    import jax
+
+    from rpsp.experiments.run_directory import RunDirectory
+    from rpsp.training import train as algorithm
+
+    assert config.num_envs and config.iterations is not None  # resolved
+    cooked, amounts = ingredients(config)
+    files = RunDirectory(directory)
+    with files.locked(), _board(config, directory) as board, jax.default_device(_device(config)):
+        files.clean()
+        envs = make_envs(config.num_envs)
+        write_json(directory / "spaces.json", {"action": _describe_space(envs.single_action_space)})
+        try:
+            found = files.restore(cooked.rule)
+            training = None
+            if found is None:
+                say(f"run directory {directory}")
+                files.cut_back(0)
+            else:
+                training, complaints = found
+                for complaint in complaints:
+                    say(f"skipped a damaged checkpoint: {complaint}")
+                files.cut_back(training.iteration)
+                say(f"going on from checkpoint {training.iteration} of {config.iterations} in {directory}")
+            done = 0 if training is None else training.iteration
+            pace = Pace(config.iterations, done)
+            started = time.monotonic()
+            for state, record in algorithm(cooked, envs, amounts, config.iterations, training):
+                files.append(record)
+                files.save(state)
+                if "iteration" in record:
+                    pace.done, pace.here = state.iteration, pace.here + 1
+                else:
+                    pace.started = time.monotonic()
+                    say(_initialised(record))
+                board(record)
+                show(record, pace)
+        finally:
+            envs.close()
+        results = summary(config, directory, files.metrics()) | {"wall_seconds": round(time.monotonic() - started, 1)}
+        write_json(directory / "results.json", results)
+    return Run(directory, results)
+
+
+def summary(config: TrainConfig, directory: Path, metrics: list[dict[str, float]]) -> dict[str, Any]:
+    """What a run came to."""
+    records = [r for r in metrics if "iteration" in r]
+    returns = [r["mean_return"] for r in records]
+    last = returns[-10:]
+    return {
+        "directory": str(directory),
+        "env": config.env,
+        "method": config.method,
+        "seed": config.seed,
+        "iterations": len(records),
+        "samples": int(records[-1]["total_samples"]) if records else 0,
+        "final_return": sum(last) / len(last) if last else None,
+        "best_return": max(returns, default=None),
+        "area_under_curve": sum(returns),
+        "dropped_episodes": int(sum(r["dropped_episodes"] for r in records)),
+        "skipped_steps": sum(v for r in records for k, v in r.items() if k.split("/")[-1] == "skipped"),
+    }
+
+
+def _many(config: TrainConfig, directory: Path, say: Say) -> Run:
+    """Several seeds, each in a process of its own, bound to one core, in a directory of its own."""
+    waiting = []
+    for seed in range(config.seed, config.seed + config.seeds):
+        own = directory / f"s{seed}"
+        record_settings(own, dataclasses.replace(config, seed=seed, seeds=1, threads=1, out=str(own)))
+        waiting.append(own)
+    todo, working, failed = list(waiting), {}, {}
+    cores = sorted(os.sched_getaffinity(0))
+    say(f"run directory {directory}: {config.seeds} seeds on {len(cores)} cores")
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"}
+    try:
+        while todo or working:
+            for core in cores:
+                if core not in working and todo:
+                    own = todo.pop(0)
+                    command = [sys.executable, "-m", "rpsp.cli", "resume", str(own), "--quiet"]
+                    if config.plugin is not None:
+                        command += ["--plugin", config.plugin]
+                    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+                    os.sched_setaffinity(process.pid, {core})
+                    working[core] = (own, process)
+            time.sleep(0.2)
+            for core, (own, process) in list(working.items()):
+                if process.poll() is not None:
+                    del working[core]
+                    if process.returncode:
+                        failed[own.name] = process.communicate()[1].strip()
+                    say(f"{own.name}: " + (f"failed: {failed[own.name]}" if own.name in failed else _closing(own)))
+    finally:
+        for _, process in working.values():
+            process.terminate()
+        for _, process in working.values():
+            process.wait()
+    results = [read_json(own / "results.json") for own in waiting if own.name not in failed]
+    finals = [r["final_return"] for r in results if r["final_return"] is not None]
+    mean = sum(finals) / len(finals) if finals else None
+    content = {"directory": str(directory), "runs": results, "failed": failed, "final_return": mean}
+    write_json(directory / "results.json", content)
+    if failed:
+        raise RpspError(f"{len(failed)} of {config.seeds} seeds failed: {'; '.join(failed.values())}")
+    return Run(directory, content)
+
+
+def evaluate(directory: Path, episodes: int, checkpoint: str, seed: int, deterministic: bool) -> dict[str, Any]:
+    """`rpsp eval`: mean and spread of the returns, kept in results.json."""
+    from rpsp.experiments.agents import load
+
+    if episodes < 1:
+        raise UsageError(f"episodes: {episodes} is not a whole number ≥ 1.")
+    agent = load(directory, int(checkpoint) if checkpoint.isdecimal() else checkpoint)
+    collected = agent.evaluate(episodes, seed=seed, deterministic=deterministic)
+    returns = collected.returns
+    results = {
+        "directory": str(directory),
+        "checkpoint": agent.checkpoint,
+        "deterministic": deterministic,
+        "mean_return": float(returns.mean()),
+        "std_return": float(returns.std()),
+        "mean_length": collected.samples / len(returns),
+        "episodes": len(returns),
+        "dropped_episodes": collected.dropped,
+        "returns": returns.tolist(),
+    }
+    known = read_json(directory / "results.json") if (directory / "results.json").exists() else {}
+    write_json(directory / "results.json", known | {"evaluation": results})
+    return results
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Words and odds and ends
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def line(record: dict[str, float], pace: Pace) -> str:
+    """One iteration in one line."""
+    if "iteration" not in record:
+        return ""
+    refitted = {0.0: "  refit refused", 1.0: "  refitted"}.get(record.get("refit_accepted", -1.0), "")
+    dropped = f"  dropped {record['dropped_episodes']:.0f}" if record["dropped_episodes"] else ""
+    return (
+        f"{pace.done:5d}/{pace.total}  return {record['mean_return']:9.2f}  "
+        f"prediction {record['prediction_error']:.1e} (persistence {record['persistence_error']:.1e})  "
+        f"KL {record['whole_kl']:.4f}  {record['steps_per_second']:7,.0f} steps/s  ETA {clock(pace.eta_seconds)}"
+        f"{refitted}{dropped}"
+    )
+
+
+def clock(seconds: float) -> str:
+    """1:02:03 or 2:03."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+def _initialised(record: dict[str, float]) -> str:
+    return (
+        f"explored {record['exploration_samples']:,.0f} steps at random ({record['exploration_seconds']:.1f} s); belief of "
+        f"{record['state_size']:.0f} numbers fitted ({record['initialisation_seconds']:.1f} s): held-out error "
+        f"{record['prediction_error']:.1e} of the variance, persistence {record['persistence_error']:.1e}"
+    )
+
+
+def _closing(own: Path) -> str:
+    results = read_json(own / "results.json")
+    return f"final return {results['final_return']:.1f}, best {results['best_return']:.1f}"
+
+
+def _check(config: TrainConfig) -> None:
+    """What can be said before anything is computed."""
+    from rpsp.experiments.recipes import recipe
+
+    recipe(find_method(config.method), config.settings)  # update rules check their own settings
+    for name in ("hidden", "window", "units", "refit_batches", "refit_samples", "passes", "minibatch"):
+        value = getattr(config.settings, name)
+        if min(value if isinstance(value, tuple) else (value,), default=1) < 1:
+            raise UsageError(f"{name}: {value} must be at least 1.")
+    if not 0 <= config.settings.discount <= 1:
+        raise UsageError(f"discount: {config.settings.discount} does not lie between 0 and 1; 0.99 is usual.")
+    if config.tensorboard:
+        _summary_writer()
+
+
+def _device(config: TrainConfig) -> Any:
+    """Where updates are computed."""
+    import jax
+
+    cpu = jax.devices("cpu")[0]
+    if config.device == "cpu" or (config.device == "auto" and jax.default_backend() == "cpu"):
+        return cpu
+    if jax.default_backend() == "cpu":
+        raise UsageError("device: there is no GPU that jax can use; install rpsp[gpu], or choose --device cpu.")
+    through_time = find_method(config.method).update not in ("policy_alone", "proximal")
+    return jax.devices()[0] if config.device == "gpu" or through_time else cpu
+
+
+class _board:
+    """TensorBoard's files beside the run, if they are wanted."""
+
+    def __init__(self, config: TrainConfig, directory: Path):
+        self.writer = _summary_writer()(str(directory / "tensorboard")) if config.tensorboard else None
+
+    def __enter__(self) -> Callable[[dict[str, float]], None]:
+        return self._write
+
+    def __exit__(self, *_: Any) -> None:
+        if self.writer is not None:
+            self.writer.close()
+
+    def _write(self, record: dict[str, float]) -> None:
+        if self.writer is not None and "iteration" in record:
+            for name, value in record.items():
+                self.writer.add_scalar(name, value, int(record["total_samples"]))
+
+
+def _summary_writer() -> Any:
+    try:
+        from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise UsageError("tensorboard: tensorboardX is not installed; `pip install rpsp[tensorboard]`.") from error
+    return SummaryWriter
+
+
+def _describe_space(space: Any) -> dict[str, Any]:
+    if hasattr(space, "n"):
+        return {"n": int(space.n), "start": int(space.start)}
+    bounds = {"low": space.low, "high": space.high}
+    return {name: [None if math.isinf(x) else float(x) for x in bound] for name, bound in bounds.items()} | {
+        "dtype": str(space.dtype)
+    }
+
+
+def read_action_space(directory: Path) -> Any:
+    """The space of the actions of a run, as spaces.json keeps it."""
+    import numpy as np
+    from gymnasium.spaces import Box, Discrete
+
+    try:
+        space = read_json(directory / "spaces.json")["action"]
+        if "n" in space:
+            return Discrete(space["n"], start=space["start"])
+        low, high = (
+            np.array([infinite if x is None else x for x in space[name]], space["dtype"])
+            for name, infinite in (("low", -np.inf), ("high", np.inf))
+        )
+        return Box(low, high, dtype=np.dtype(space["dtype"]).type)
+    except (KeyError, TypeError, ValueError, AssertionError) as error:
+        raise FileFormatError(f"{directory / 'spaces.json'}: is damaged ({error}).") from error

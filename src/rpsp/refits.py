@@ -1,0 +1,80 @@
+"""On-policy refits: the filter fitted again to the policy's own data. (Ours, not the paper's.)
+
+A filter fitted to random exploration meets other data once the policy has learned something, and predicts them badly. A
+refit must not take the policy's input from under it: the direct-inference filter keeps what its coordinates mean, and
+for any other the policy's first layer is expressed in the new coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from rpsp.features import fit_scaling
+from rpsp.filters import AbstractFilter, Concatenated, compiled_unroll
+from rpsp.inference import InferenceSettings, refit_inference
+from rpsp.linalg import ridge
+from rpsp.policies import Agent, Network
+from rpsp.trajectories import Batch
+
+Refit = Callable[[Agent, Batch, Batch, np.random.Generator], Agent]
+
+
+def keep_coordinates(settings: InferenceSettings) -> Refit:
+    """Refit the direct-inference filter; what a coordinate means stays, so the policy does not change."""
+
+    def refit(agent: Agent, batch: Batch, held_out: Batch, rng: np.random.Generator) -> Agent:
+        return _with_belief(agent, refit_inference(_belief(agent), batch, held_out, settings, rng=rng))
+
+    return refit
+
+
+def new_coordinates(fit: Callable[[Batch, np.random.Generator], AbstractFilter]) -> Refit:
+    """Fit the filter anew, and express the policy's first layer in the new states by regression."""
+
+    def refit(agent: Agent, batch: Batch, held_out: Batch, rng: np.random.Generator) -> Agent:
+        new = _with_belief(agent, fit(batch, rng))
+        old_states, new_states = (
+            np.concatenate([np.asarray(compiled_unroll(a.filter, b), np.float64)[b.mask] for b in (batch, held_out)])
+            for a in (agent, new)
+        )
+        policy: Any = agent.policy
+        network = re_expressed(policy.network, old_states, new_states)
+        return eqx.tree_at(lambda a: a.policy.network, new, network)
+
+    return refit
+
+
+def re_expressed(network: Network, old: np.ndarray, new: np.ndarray, penalty: float = 1e-3) -> Network:
+    """The network for new states q' in place of q: with z ≈ A z' + b by ridge, its first layer W z + c is W A z' + W b + c.
+
+    z and z' are the z-scored states; `penalty` is the ridge per sample.
+    """
+    scaling = fit_scaling(new)
+    z = (old - np.asarray(network.mean)) / np.asarray(network.scale)
+    z_new = np.insert(scaling.encode(new), 0, 1.0, axis=1)
+    b, *A = ridge(z_new, z, penalty * len(z))
+    first = network.layers[0]
+    W = np.asarray(first.weight, np.float64)
+    bias = np.asarray(first.bias, np.float64) + W @ b
+    replacements: list[Any] = [W @ np.transpose(A), bias, scaling.mean, scaling.scale]
+    return eqx.tree_at(
+        lambda n: [n.layers[0].weight, n.layers[0].bias, n.mean, n.scale],
+        network,
+        [jnp.asarray(x, jnp.float32) for x in replacements],
+    )
+
+
+def _belief(agent: Agent) -> Any:
+    """The filter that is fitted: of +obs, the first of the two."""
+    return agent.filter.first if isinstance(agent.filter, Concatenated) else agent.filter
+
+
+def _with_belief(agent: Agent, filter: AbstractFilter) -> Agent:
+    if isinstance(agent.filter, Concatenated):
+        filter = Concatenated(filter, agent.filter.second)
+    return Agent(filter, agent.policy)

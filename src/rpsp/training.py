@@ -1,0 +1,314 @@
+"""Algorithm 1 as a generator of records: explore, initialise, then act and update, again and again. Writes nothing.
+
+Everything that the next iteration depends on is in `Training`; its randomness derives from (seed, iteration). So a run
+that is put down after any iteration and taken up again gives the same bits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium.spaces import Discrete
+from gymnasium.vector import VectorEnv
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from rpsp.features import OneHot, Scaling, fit_scaling
+from rpsp.filters import AbstractFilter, compiled_unroll, one_step_error, predictions, unroll
+from rpsp.objectives import distributions, mean_kl
+from rpsp.policies import AbstractPolicy, Agent, CategoricalPolicy, GaussianPolicy
+from rpsp.rollouts import ActionSymbols, action_units, collect, explore
+from rpsp.trajectories import Batch, Episode, pack, split
+from rpsp.updates import UpdateRule
+
+Record = dict[str, float]
+"""What an iteration has to say: plain numbers by name. Timings are named *_seconds or *_per_second; all else is
+reproducible."""
+
+
+class Recipe(NamedTuple):
+    """What Algorithm 1 leaves open: how the filter comes about, how the agent is updated, how the filter is refitted."""
+
+    initialise: Callable[[Batch, Batch, np.random.Generator, PRNGKeyArray], AbstractFilter]
+    """(exploration data, held-out part of it, rng, key) → filter."""
+    rule: UpdateRule
+    refit: Callable[[Agent, Batch, Batch, np.random.Generator], Agent] | None = None
+    """(agent, recent on-policy data, held-out part of them, rng) → agent. Ours, not the paper's."""
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How much is done of everything."""
+
+    samples: int
+    """Environment steps in an iteration, at least."""
+    exploration_episodes: int = 100
+    """Episodes of random actions that scales and filter are fitted to."""
+    min_length: int = 1
+    """Exploration episodes shorter than this are drawn again."""
+    hidden: tuple[int, ...] = (16,)
+    """Sizes of the policy's hidden layers."""
+    log_std: float = 0.0
+    """The policy's at first (Gaussian policies)."""
+    refit_before: tuple[int, ...] = ()
+    """Iterations before which the filter is refitted to recent batches, counted from 0. Ours, not the paper's."""
+    refit_batches: int = 3
+    """How many of the latest batches a refit sees."""
+    refit_samples: int = 20_000
+    """At most about so many of their steps."""
+    held_out: float = 0.2
+    """The fraction of the data that a fit is judged by."""
+    seed: int = 0
+    """The root of all randomness."""
+
+
+class Training(eqx.Module):
+    """A run between two iterations: everything that the next one depends on."""
+
+    iteration: int
+    """How many iterations are done."""
+    samples: int
+    """Environment steps so far, exploration included."""
+    rows: int
+    """Rows of the latest packed batch; they never become fewer, so that few shapes are compiled."""
+    agent: Agent
+    memory: Any
+    """What the update rule remembers."""
+    scaling: Scaling | OneHot
+    """The units of observations, fitted to the exploration."""
+    recent: tuple[Batch, ...]
+    """Those latest batches that a refit still to come will see."""
+
+
+def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[Training, Record]:
+    """Explore with random actions, fit scales and filter, make a policy that does not yet care about its state."""
+    rng = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(2,)))
+    filter_key, policy_key = jax.random.split(jax.random.key(settings.seed))
+    started = time.perf_counter()
+    found = explore(envs, episodes=settings.exploration_episodes, seed=settings.seed, min_length=settings.min_length)
+    explored = time.perf_counter()
+    scaling, episodes = _encoded(found, envs)
+    fitted, held = split(episodes, settings.held_out, rng=rng, keep=settings.min_length)
+    batch, held = pack(fitted), pack(held)
+    filter = recipe.initialise(batch, held, rng, filter_key)
+    states = np.concatenate([np.asarray(compiled_unroll(filter, b), np.float64)[b.mask] for b in (batch, held)])
+    agent = Agent(filter, _policy(envs, filter.size, fit_scaling(states), settings, policy_key))
+    samples = sum(map(len, episodes))
+    watched = _diagnose(agent, agent, held, False)
+    record = {
+        "exploration_samples": samples,
+        "exploration_return": float(np.mean([e.rewards.sum() for e in found if e.rewards is not None])),
+        "state_size": filter.size,
+        "prediction_error": float(watched["prediction_error"]),
+        "persistence_error": float(watched["persistence_error"]),
+        "exploration_seconds": explored - started,
+        "initialisation_seconds": time.perf_counter() - explored,
+    }
+    # Half as many rows as full ones would do, because episodes seldom fill them: one compilation less.
+    rows = -(-3 * settings.samples // (2 * (max_episode_steps(envs) or settings.samples)))
+    return Training(0, samples, rows, agent, recipe.rule.init(agent), scaling, ()), record
+
+
+def advance(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, training: Training) -> tuple[Training, Record]:
+    """One iteration: refit the filter if it is time, collect whole episodes, update the agent; and what came of it."""
+    n, started = training.iteration, time.perf_counter()
+    agent, memory, refitted = _refit(recipe, settings, training)
+    fitted = time.perf_counter()
+    collected = collect(
+        agent, envs, scaling=training.scaling, samples=settings.samples, seed=settings.seed, iteration=n
+    )
+    acted = time.perf_counter()
+    batch = _packed(collected.episodes, envs, training.rows)
+    new, memory, diagnostics = recipe.rule.step(agent, memory, batch)
+    moved = recipe.rule.moves_filter(agent)
+    watched = _diagnose(agent, new, batch, moved)
+    record = {
+        "iteration": n,
+        **collected.stats,
+        "total_samples": training.samples + collected.samples,
+        **{name: float(value) for name, value in watched.items()},
+        **{name: float(value) for name, value in diagnostics.items()},
+        **refitted,
+    }
+    done = time.perf_counter()
+    record |= {
+        "refit_seconds": fitted - started,
+        "acting_seconds": acted - fitted,
+        "update_seconds": done - acted,
+        "steps_per_second": collected.samples / (done - started),
+    }
+    after = Training(
+        iteration=n + 1,
+        samples=training.samples + collected.samples,
+        rows=batch.shape[0],
+        agent=new,
+        memory=memory,
+        scaling=training.scaling,
+        recent=_still_wanted((*training.recent, batch), n + 1, settings) if recipe.refit else (),
+    )
+    return after, record
+
+
+def train(
+    recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, iterations: int, training: Training | None = None
+) -> Iterator[tuple[Training, Record]]:
+    """Algorithm 1: the state of the run and the record of every iteration, up to `iterations` of them in all.
+
+    Without a `training` to go on from, the first thing to come is the initialisation and its record.
+    """
+    if training is None:
+        training, record = begin(recipe, envs, settings)
+        yield training, record
+    while training.iteration < iterations:
+        training, record = advance(recipe, envs, settings, training)
+        yield training, record
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Data
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _encoded(episodes: list[Episode], envs: VectorEnv) -> tuple[Scaling | OneHot, list[Episode]]:
+    """Explored episodes in the agent's units, and the units of observations."""
+    space, units = envs.single_observation_space, action_units(envs)
+    if isinstance(space, Discrete):
+        scaling = OneHot(int(space.n))
+    else:
+        scaling = fit_scaling(np.concatenate([episode.observations for episode in episodes]))
+    acted = OneHot(units.size).encode if isinstance(units, ActionSymbols) else lambda actions: actions
+    encode = scaling.encode
+    return scaling, [replace(e, observations=encode(e.observations), actions=acted(e.actions)) for e in episodes]
+
+
+def _policy(
+    envs: VectorEnv, inputs: int, scaling: Scaling, settings: TrainingSettings, key: PRNGKeyArray
+) -> AbstractPolicy:
+    units = action_units(envs)
+    if isinstance(units, ActionSymbols):
+        return CategoricalPolicy(inputs, units.size, hidden=settings.hidden, scaling=scaling, key=key)
+    return GaussianPolicy(
+        inputs, units.size, hidden=settings.hidden, log_std=settings.log_std, scaling=scaling, key=key
+    )
+
+
+def _packed(episodes: list[Episode], envs: VectorEnv, rows: int) -> Batch:
+    """Episodes packed into at least `rows` rows as long as an episode can be; more rows come by half as many again."""
+    longest = max(map(len, episodes))
+    limit = max_episode_steps(envs) or 1 << (longest - 1).bit_length()
+    needed = pack(episodes, row_length=limit)
+    while rows < needed.shape[0]:
+        rows = max(needed.shape[0], rows + rows // 2)
+    return _padded(needed, rows)
+
+
+def _padded(batch: Batch, rows: int) -> Batch:
+    """The same batch with rows of filler up to `rows`."""
+    missing = rows - batch.shape[0]
+    padded = jax.tree.map(lambda x: np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)), batch)
+    padded.starts[~padded.mask] = True
+    return padded
+
+
+def max_episode_steps(envs: VectorEnv) -> int | None:
+    """When the environment truncates an episode, if it says so: in its spec, or by a TimeLimit around the first."""
+    if envs.spec is not None and envs.spec.max_episode_steps is not None:
+        return envs.spec.max_episode_steps
+    try:
+        return envs.unwrapped.envs[0].get_wrapper_attr("_max_episode_steps")  # pyright: ignore[reportAttributeAccessIssue]
+    except AttributeError:
+        return None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Refits
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _refit(recipe: Recipe, settings: TrainingSettings, training: Training) -> tuple[Agent, Any, Record]:
+    """The agent with its filter refitted to recent batches, where it is time; kept only if it predicts better."""
+    agent, memory = training.agent, training.memory
+    if recipe.refit is None or training.iteration not in settings.refit_before or not training.recent:
+        return agent, memory, {}
+    rng = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(3, training.iteration)))
+    batch, held = _rows_split(training.recent, settings, rng)
+    candidate = recipe.refit(agent, batch, held, rng)
+    before, after = one_step_error(agent.filter, held), one_step_error(candidate.filter, held)
+    record = {"refit_error_before": before, "refit_error_after": after, "refit_accepted": float(after < before)}
+    if not after < before:
+        return agent, memory, record
+    record["refit_kl"] = float(_diagnose(agent, candidate, held, True)["whole_kl"])
+    if recipe.rule.moves_filter(agent):
+        memory = recipe.rule.init(candidate)  # moments of parameters that have changed their meaning
+    return candidate, memory, record
+
+
+def _rows_split(
+    batches: tuple[Batch, ...], settings: TrainingSettings, rng: np.random.Generator
+) -> tuple[Batch, Batch]:
+    """Rows of some batches, shuffled: at most about `refit_samples` steps, of which `held_out` are held out."""
+    time_steps = max(batch.shape[1] for batch in batches)
+    wide = [
+        jax.tree.map(lambda x: np.pad(x, [(0, 0), (0, time_steps - x.shape[1])] + [(0, 0)] * (x.ndim - 2)), batch)
+        for batch in batches
+    ]
+    rows = jax.tree.map(lambda *parts: np.concatenate(parts), *wide)
+    rows.starts[~rows.mask] = True
+    steps = rows.mask.sum(axis=1)
+    order = rng.permutation(np.flatnonzero(steps))
+    order = order[np.cumsum(steps[order]) <= max(settings.refit_samples, steps[order[:2]].sum())]
+    held = max(1, round(settings.held_out * len(order)))
+    return _take(rows, order[held:]), _take(rows, order[:held])
+
+
+def _take(batch: Batch, rows: np.ndarray) -> Batch:
+    """Some rows, filled up to a multiple of eight: few shapes, few compilations."""
+    return _padded(jax.tree.map(lambda x: x[rows], batch), -(-len(rows) // 8) * 8)
+
+
+def _still_wanted(recent: tuple[Batch, ...], iteration: int, settings: TrainingSettings) -> tuple[Batch, ...]:
+    """Of the batches before `iteration`, those that the next refit will see: all others need not be kept or saved."""
+    later = [n for n in settings.refit_before if n >= iteration]
+    if not later:
+        return ()
+    dropped = max(0, min(later) - iteration)  # that many newer ones will come before
+    keep = max(0, settings.refit_batches - dropped)
+    return recent[-keep:] if keep else ()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a log wants to know
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@eqx.filter_jit
+def _diagnose(old: Agent, new: Agent, batch: Batch, moved: bool) -> dict[str, Array]:
+    """How well the filter that acted predicts, beside persistence; and how far filter and policy together have moved."""
+    batch = jax.tree.map(jnp.asarray, batch)
+    mask = jnp.asarray(batch.mask)
+    before = unroll(old.filter, batch)
+    after = unroll(new.filter, batch) if moved else before
+    predicted = predictions(old.filter, before, jnp.asarray(batch.performed))
+    return {
+        "prediction_error": _normalised(predicted, batch),
+        "persistence_error": _normalised(jnp.asarray(batch.seen), batch),
+        "whole_kl": mean_kl(distributions(old.policy, before), distributions(new.policy, after), mask),
+    }
+
+
+def _normalised(predicted: Float[Array, "row time obs"], batch: Batch) -> Float[Array, ""]:
+    """Squared error over variance, pooled over observation dimensions: 0 perfect, 1 the mean."""
+    mask, actual = jnp.asarray(batch.mask)[..., None], jnp.asarray(batch.observations)
+    mask = jnp.broadcast_to(mask, actual.shape)
+
+    def mean(x: Array) -> Array:
+        return jnp.sum(jnp.where(mask, x, 0.0), axis=(0, 1)) / jnp.maximum(jnp.sum(mask[..., 0]), 1)
+
+    variance = jnp.sum(mean((actual - mean(actual)) ** 2))
+    return jnp.sum(mean((predicted - actual) ** 2)) / jnp.maximum(variance, 1e-12)
