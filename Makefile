@@ -9,8 +9,13 @@ export OPENBLAS_NUM_THREADS ?= 1
 
 .PHONY: demo test test-slow lint bench docs clean
 
-demo: $(VENV)/.installed  ## fit a belief to position-only cart-pole, print its errors, draw what it predicts
-	$(BIN)/rpsp fit InvertedPendulum-v5 --observe positions --inspect
+DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
+
+demo: $(VENV)/.installed  ## train an agent on position-only cart-pole, try it, film it, and write a report
+	$(BIN)/rpsp train InvertedPendulum-v5 --iterations 35 --out $(DEMO)
+	$(BIN)/rpsp eval $(DEMO)
+	$(BIN)/rpsp watch $(DEMO) --format gif || echo 'No video then; the report goes without.'
+	$(BIN)/rpsp report $(DEMO)
 
 test: $(VENV)/.dev  ## the tests (not the slow ones)
 	$(BIN)/python -m pytest

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.document import write_page
 
-NAMES = ("batch_stepping", "exact_bayes", "kalman", "prediction", "timing", "fresh")
+NAMES = ("batch_stepping", "exact_bayes", "kalman", "prediction", "timing", "fresh", "training_speed")
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -54,7 +54,9 @@ def test_projection_keeps_the_kernel_on_the_data():
 def test_one_vector_rows_numpy_and_jax_alike(n, x):
     rng = np.random.default_rng(n)
     maps = [
-        RandomFourierFeatures(rng.standard_normal((2 * x, 9)), rng.standard_normal((18, 5))),
+        RandomFourierFeatures(
+            rng.standard_normal((2 * x, 9)), rng.standard_normal((18, 5)), *np.full((2, 2 * x), [[-1.0], [1.0]])
+        ),
         OneHotSequence((x, x)),
     ]
     data = rng.standard_normal((n, 2 * x))
@@ -64,6 +66,18 @@ def test_one_vector_rows_numpy_and_jax_alike(n, x):
         for row, one in zip(rows, data, strict=True):
             np.testing.assert_allclose(f(one), row, rtol=1e-12, atol=1e-14)
         np.testing.assert_allclose(f(jnp.asarray(data, jnp.float32)), rows, rtol=1e-4, atol=1e-4)
+
+
+def test_far_from_the_data_features_stay_on_the_right_side():
+    """Beyond the box a point has the features of the box's edge, not the almost none of a point unlike all data."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2000, 2))
+    f = fit_fourier(x, 20, rng=rng, clamp=3.0)
+    edge, far = f.high * [1, 0], np.array([40.0, 0.0])
+    np.testing.assert_allclose(f(far), f(edge))
+    assert np.linalg.norm(f(far)) > 0.9
+    at = ((x @ [1, 0])[:, None] * f(x)).mean(axis=0)  # a linear read-out of the first coordinate, up to scale
+    assert f(far) @ at > 0 > f(-far) @ at
 
 
 def test_kernel_width_of_constant_data():

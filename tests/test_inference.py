@@ -12,7 +12,7 @@ from benchmarks.systems import kalman_predictions, linear_gaussian, simulate_lin
 
 from rpsp.errors import DivergedError, UsageError
 from rpsp.features import fit_scaling
-from rpsp.filters import compiled_unroll, one_step_error
+from rpsp.filters import compiled_unroll, one_step_error, predictions
 from rpsp.inference import (
     Bumps,
     InferenceFilter,
@@ -47,6 +47,20 @@ def test_within_two_percent_of_the_kalman_filter(latent, obs, act, seed):
     assert error <= 1.02 * exact
     assert error > 0.98 * exact  # nothing beats the exact filter: if it does, the test looks ahead
     assert error < 0.9 * persistence
+
+
+def test_young_beliefs_are_near_the_kalman_filter_too():
+    """The second to fifth step of an episode: stage 1 on [h, h/t] left a third of the error, on [h, h/t, h/t²] a twelfth."""
+    rng = np.random.default_rng([5, 2, 10])
+    system = linear_gaussian(5, 2, 1, rng)
+    recorded, test = (simulate_linear_gaussian(system, 200, 100, rng) for _ in range(2))
+    filter = fit_inference(pack(recorded[:160]), pack(recorded[160:]), InferenceSettings(bumps=40), rng=rng)
+    young = [Episode(e.observations[:6], e.actions[:5]) for e in test]
+    rows = pack(young, row_length=5)
+    predicted = np.asarray(predictions(filter, compiled_unroll(filter, rows), jnp.asarray(rows.performed)))
+    exact = np.stack(kalman_predictions(system, young))
+    error = np.mean((exact - rows.observations)[:, 1:] ** 2)
+    assert np.mean((predicted - exact)[:, 1:] ** 2) < 0.2 * error
 
 
 SMALL = InferenceSettings(past=4, future=3, bumps=30, rounds=3)

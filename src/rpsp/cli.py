@@ -25,6 +25,7 @@ COMMANDS = {
     "export": configs.ExportConfig,
     "fit": configs.FitConfig,
     "inspect": configs.InspectConfig,
+    "report": configs.ReportConfig,
     "methods": configs.MethodsConfig,
     "doctor": configs.DoctorConfig,
 }
@@ -42,6 +43,10 @@ def main(arguments: list[str] | None = None) -> None:
     # Before numpy is imported: the regressions are small, and two BLAS threads on a busy machine mostly wait for each other.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("MUJOCO_GL", "egl")
+    if os.getcwd() not in sys.path:  # for a user's own modules; last, so that they hide no other
+        sys.path.append(os.getcwd())
+    # Acting is a thousand tiny calls an iteration: handing each to another thread costs more than the call.
+    os.environ.setdefault("JAX_CPU_ENABLE_ASYNC_DISPATCH", "false")
     try:
         signal.signal(signal.SIGTERM, _terminate)
         command = tyro.cli(
@@ -52,11 +57,17 @@ def main(arguments: list[str] | None = None) -> None:
         )
         globals()[next(name for name, cls in COMMANDS.items() if cls is type(command)) + "_command"](command)
     except RpspError as error:
-        print(f"rpsp: {error}", file=sys.stderr)
+        print("\n".join([f"rpsp: {error}", *_notes(error)]), file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt as interrupt:
-        print(f"rpsp: interrupted; {interrupt or 'nothing was left half-written.'}", file=sys.stderr)
+        what = " ".join(_notes(interrupt)) or "nothing was left half-written."
+        print(f"rpsp: interrupted; {what}", file=sys.stderr)
         sys.exit(143 if isinstance(interrupt, Terminated) else 130)
+
+
+def _notes(error: BaseException) -> list[str]:
+    """What was added to an error on its way: how to go on."""
+    return getattr(error, "__notes__", [])
 
 
 def _terminate(number: int, frame: Any) -> None:
@@ -107,25 +118,12 @@ def resume_command(config: configs.ResumeConfig) -> None:
 
 
 def _closing(config: Any, run: Any) -> None:
-    """Run with a live view, then say what came of it; on an interrupt say how to go on."""
+    """Run with a live view, then say what came of it."""
     from rpsp.experiments.runs import clock
 
-    directory = None
     say = _speaker(config.quiet)
-
-    def noting(text: str) -> None:
-        nonlocal directory
-        if text.startswith(("run directory ", "going on from")):
-            directory = text.split(" in ")[-1].removeprefix("run directory ").split(":")[0]
-        say(text)
-
-    try:
-        with _live(config.quiet) as show:
-            done = run(noting, show)
-    except KeyboardInterrupt as interrupt:
-        if directory is not None:
-            interrupt.args = (f"all finished iterations are saved; go on with: rpsp resume {directory}",)
-        raise
+    with _live(config.quiet) as show:
+        done = run(say, show)
     results = done.results
     if not config.quiet and "runs" not in results and results["iterations"]:
         table = _table("", "")
@@ -165,7 +163,7 @@ def _live(quiet: bool) -> Iterator[Any]:
         with Progress(*columns, console=_console(), transient=True) as progress:
             bar = progress.add_task("", total=None, eta="")
 
-            def show(record: dict[str, float], pace: Any) -> None:
+            def show(record: dict[str, Any], pace: Any) -> None:
                 from rpsp.experiments.runs import clock
 
                 if "iteration" in record:
@@ -187,6 +185,46 @@ def eval_command(config: configs.EvalConfig) -> None:
         f"return {results['mean_return']:.2f} ± {results['std_return']:.2f} (standard deviation) over "
         f"{results['episodes']} episodes of {results['mean_length']:.0f} steps, checkpoint {results['checkpoint']}"
     )
+    _print_json(config.json, results)
+
+
+def report_command(config: configs.ReportConfig) -> None:
+    from rpsp.experiments import runs
+    from rpsp.experiments.report import write_report
+
+    runs.import_plugin(config.plugin)
+    path = write_report(config.directories, config.out)
+    _speaker(config.quiet)(f"wrote {path}")
+    _print_json(config.json, {"directories": list(config.directories), "report": str(path)})
+
+
+def watch_command(config: configs.WatchConfig) -> None:
+    if sys.platform == "linux":
+        os.environ.setdefault("MUJOCO_GL", "egl")  # before mujoco is imported: to render without a screen
+    from rpsp.experiments import runs
+    from rpsp.experiments.video import watch
+
+    runs.import_plugin(config.plugin)
+    say = _speaker(config.quiet)
+    results = watch(Path(config.directory), config.checkpoint, config.seed, config.steps, config.format, say)
+    say(f"an episode of {results['steps']} steps, return {results['return']:.2f}")
+    say(f"drew {results['video']}")
+    _print_json(config.json, results)
+
+
+def export_command(config: configs.ExportConfig) -> None:
+    from rpsp.experiments import runs
+    from rpsp.experiments.export import export
+
+    runs.import_plugin(config.plugin)
+    say = _speaker(config.quiet)
+    results = export(Path(config.directory), config.checkpoint, config.out)
+    say(
+        f"compared over {results['steps']} steps in {results['episodes']} episodes: the actions differ from the agent's by "
+        f"at most {results['largest_difference']:.1e} of half their range ({results['largest_difference_of_a_step']:.1e} "
+        f"within a step); {results['microseconds_per_step']:.0f} µs a step"
+    )
+    say(f"wrote {results['directory']}: policy.npz, and act.py, which needs numpy alone and says how it is used")
     _print_json(config.json, results)
 
 

@@ -385,6 +385,7 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
         if self._ended is not None:
             return copy(self._last), 0.0, *self._ended
         observation, reward, terminated, truncated, info = self.env.step(action)
+        terminated, truncated = bool(terminated), bool(truncated)  # environments return numpy's as well
         failed = bool(unusable(np.atleast_1d(observation), float(reward)))
         if simulation := simulation_of(self.env):
             failed |= bool(diverged(simulation.warning.number, self._time, simulation.time))

@@ -183,10 +183,13 @@ def _stage1(
     return W, residual * settings.future * inputs / equations.count**2
 
 
-def _young(history: Float[np.ndarray, "n h"], past: int) -> Float[np.ndarray, "n two_h"]:
-    """[h, y h]: a history that is still mostly padding is read with other weights (its last entry is what is known)."""
+def _young(history: Float[np.ndarray, "n h"], past: int) -> Float[np.ndarray, "n three_h"]:
+    """[h, y h, y² h]: a history that is still mostly padding is read with other weights (its last entry is what is known).
+
+    Three weights: with two, a history of one reading and the settled ones leave nothing for a history of two.
+    """
     youth = 1 / (past * history[:, -1:])
-    return np.concatenate([history, youth * history], axis=1)
+    return np.concatenate([history, youth * history, youth**2 * history], axis=1)
 
 
 def _futures(batch: Batch, stage1: np.ndarray, past: int) -> Float[np.ndarray, "row_time k_obs"]:
@@ -336,7 +339,7 @@ def _choose(
 ) -> tuple[np.ndarray, float]:
     """The solution, among these ridges, whose held-out error is least; a non-finite error never wins.
 
-    Ridges come strongest first, and a weaker one must be better by more than one in a hundred.
+    Ridges come strongest first, and a weaker one must be better by more than chance.
     """
     solutions = [equations.solve(penalty) for penalty in penalties]
     errors = [e if np.isfinite(e := error(W)) else np.inf for W in solutions]
@@ -345,8 +348,8 @@ def _choose(
 
 
 def _first_good(errors: list[float]) -> int:
-    """The first error that is as small as any, but for chance: simpler candidates come first."""
-    return int(np.argmax(np.array(errors) <= 1.01 * min(errors)))
+    """The first error that is as small as any, but for chance (half a hundredth): simpler candidates come first."""
+    return int(np.argmax(np.array(errors) <= 1.005 * min(errors)))
 
 
 def _fit_bumps(z: Float[np.ndarray, "n z"], bumps: int, *, rng: np.random.Generator) -> Bumps:

@@ -231,7 +231,8 @@ def _step(
         policy, critic = restore(theta)
         return eqx.combine(policy, fixed_policy), eqx.combine(critic, fixed_critic)
 
-    states = jnp.where(mask[..., None], unroll(agent.filter, batch), 0.0)
+    states = unroll(agent.filter, batch) if batch.states is None else batch.states
+    states = jnp.where(mask[..., None], states, 0.0)
     returns = merge(state.returns, rewards_to_go(batch, settings.discount), mask)
     scale = _scale(returns) if settings.scale_rewards else jnp.ones(())
     scaled = eqx.tree_at(lambda b: b.rewards, batch, jnp.asarray(batch.rewards) / scale)

@@ -174,7 +174,7 @@ class Collected:
         return sum(map(len, self.episodes))
 
     @property
-    def stats(self) -> dict[str, float]:
+    def stats(self) -> dict[str, float | int]:
         """What a log wants to know."""
         return {
             "mean_return": float(self.returns.mean()),

@@ -19,15 +19,16 @@ from gymnasium.spaces import Discrete
 from gymnasium.vector import VectorEnv
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from rpsp.errors import DivergedError, UsageError
 from rpsp.features import OneHot, Scaling, fit_scaling
 from rpsp.filters import AbstractFilter, compiled_unroll, one_step_error, predictions, unroll
 from rpsp.objectives import distributions, mean_kl
 from rpsp.policies import AbstractPolicy, Agent, CategoricalPolicy, GaussianPolicy
-from rpsp.rollouts import ActionSymbols, action_units, collect, explore
+from rpsp.rollouts import ActionSymbols, Collected, action_units, collect, explore
 from rpsp.trajectories import Batch, Episode, pack, split
-from rpsp.updates import UpdateRule
+from rpsp.updates import UpdateRule, forgetting_states
 
-Record = dict[str, float]
+Record = dict[str, float | int]
 """What an iteration has to say: plain numbers by name. Timings are named *_seconds or *_per_second; all else is
 reproducible."""
 
@@ -62,6 +63,8 @@ class TrainingSettings:
     """How many of the latest batches a refit sees."""
     refit_samples: int = 20_000
     """At most about so many of their steps."""
+    refit_gain: float = 1.0
+    """A refit is taken only if the held-out error falls below this fraction of what it was: it moves the policy's inputs."""
     held_out: float = 0.2
     """The fraction of the data that a fit is judged by."""
     seed: int = 0
@@ -110,8 +113,8 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
         "exploration_seconds": explored - started,
         "initialisation_seconds": time.perf_counter() - explored,
     }
-    # Half as many rows as full ones would do, because episodes seldom fill them: one compilation less.
-    rows = -(-3 * settings.samples // (2 * (max_episode_steps(envs) or settings.samples)))
+    # A few rows more than full ones would do, because episodes seldom fill them: one compilation less.
+    rows = -(-5 * settings.samples // (4 * (max_episode_steps(envs) or settings.samples)))
     return Training(0, samples, rows, agent, recipe.rule.init(agent), scaling, ()), record
 
 
@@ -121,10 +124,16 @@ def advance(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, trainin
     agent, memory, refitted = _refit(recipe, settings, training)
     fitted = time.perf_counter()
     collected = collect(
-        agent, envs, scaling=training.scaling, samples=settings.samples, seed=settings.seed, iteration=n
+        agent,
+        envs,
+        scaling=training.scaling,
+        samples=settings.samples,
+        seed=settings.seed,
+        iteration=n,
+        keep_states=True,
     )
     acted = time.perf_counter()
-    batch = _packed(collected.episodes, envs, training.rows)
+    batch = _packed(collected, envs, training.rows)
     new, memory, diagnostics = recipe.rule.step(agent, memory, batch)
     moved = recipe.rule.moves_filter(agent)
     watched = _diagnose(agent, new, batch, moved)
@@ -150,7 +159,7 @@ def advance(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, trainin
         agent=new,
         memory=memory,
         scaling=training.scaling,
-        recent=_still_wanted((*training.recent, batch), n + 1, settings) if recipe.refit else (),
+        recent=_still_wanted((*training.recent, forgetting_states(batch)), n + 1, settings) if recipe.refit else (),
     )
     return after, record
 
@@ -198,11 +207,11 @@ def _policy(
     )
 
 
-def _packed(episodes: list[Episode], envs: VectorEnv, rows: int) -> Batch:
+def _packed(collected: Collected, envs: VectorEnv, rows: int) -> Batch:
     """Episodes packed into at least `rows` rows as long as an episode can be; more rows come by half as many again."""
-    longest = max(map(len, episodes))
+    longest = max(map(len, collected.episodes))
     limit = max_episode_steps(envs) or 1 << (longest - 1).bit_length()
-    needed = pack(episodes, row_length=limit)
+    needed = pack(collected.episodes, row_length=limit, states=collected.states)
     while rows < needed.shape[0]:
         rows = max(needed.shape[0], rows + rows // 2)
     return _padded(needed, rows)
@@ -238,14 +247,18 @@ def _refit(recipe: Recipe, settings: TrainingSettings, training: Training) -> tu
         return agent, memory, {}
     rng = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(3, training.iteration)))
     batch, held = _rows_split(training.recent, settings, rng)
-    candidate = recipe.refit(agent, batch, held, rng)
+    try:
+        candidate = recipe.refit(agent, batch, held, rng)
+    except (UsageError, DivergedError):  # such as episodes that have become too short for a window
+        return agent, memory, {"refit_accepted": 0.0}
     before, after = one_step_error(agent.filter, held), one_step_error(candidate.filter, held)
-    record = {"refit_error_before": before, "refit_error_after": after, "refit_accepted": float(after < before)}
-    if not after < before:
+    accepted = after < settings.refit_gain * before
+    record = {"refit_error_before": before, "refit_error_after": after, "refit_accepted": float(accepted)}
+    if not accepted:
         return agent, memory, record
     record["refit_kl"] = float(_diagnose(agent, candidate, held, True)["whole_kl"])
-    if recipe.rule.moves_filter(agent):
-        memory = recipe.rule.init(candidate)  # moments of parameters that have changed their meaning
+    if recipe.rule.moves_filter(agent) or candidate.policy is not agent.policy:
+        memory = recipe.rule.init(candidate)  # moments of parameters, or a critic of states, with another meaning now
     return candidate, memory, record
 
 
@@ -263,6 +276,8 @@ def _rows_split(
     steps = rows.mask.sum(axis=1)
     order = rng.permutation(np.flatnonzero(steps))
     order = order[np.cumsum(steps[order]) <= max(settings.refit_samples, steps[order[:2]].sum())]
+    if len(order) == 1:  # nothing can be held out
+        return _take(rows, order), _take(rows, order)
     held = max(1, round(settings.held_out * len(order)))
     return _take(rows, order[held:]), _take(rows, order[:held])
 
@@ -292,13 +307,15 @@ def _diagnose(old: Agent, new: Agent, batch: Batch, moved: bool) -> dict[str, Ar
     """How well the filter that acted predicts, beside persistence; and how far filter and policy together have moved."""
     batch = jax.tree.map(jnp.asarray, batch)
     mask = jnp.asarray(batch.mask)
-    before = unroll(old.filter, batch)
-    after = unroll(new.filter, batch) if moved else before
+    before = unroll(old.filter, batch) if batch.states is None else jnp.asarray(batch.states)
+    # A new filter's states must be computed, which takes as long as acting did: every fourth row will do for a log.
+    rows = slice(None, None, 4 if moved else 1)
+    after = unroll(new.filter, jax.tree.map(lambda x: x[rows], batch)) if moved else before
     predicted = predictions(old.filter, before, jnp.asarray(batch.performed))
     return {
         "prediction_error": _normalised(predicted, batch),
         "persistence_error": _normalised(jnp.asarray(batch.seen), batch),
-        "whole_kl": mean_kl(distributions(old.policy, before), distributions(new.policy, after), mask),
+        "whole_kl": mean_kl(distributions(old.policy, before[rows]), distributions(new.policy, after), mask[rows]),
     }
 
 

@@ -70,6 +70,9 @@ class Batch(eqx.Module):
     """True at the last step of an episode that ran out of time instead of ending."""
     mask: Bool[Numbers, "row time"]
     """True where there is a step at all."""
+    states: Float[Numbers, "row time q"] | None = None
+    """The pre-states q_t that the agent acted on, where they are known: a rule that leaves the filter alone need not
+    compute them again."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -159,11 +162,17 @@ def _table(array: object, name: str) -> Float[np.ndarray, "n d"]:
     return table
 
 
-def pack(episodes: Sequence[Episode], *, row_length: int | None = None, row_multiple: int = 1) -> Batch:
+def pack(
+    episodes: Sequence[Episode],
+    *,
+    row_length: int | None = None,
+    row_multiple: int = 1,
+    states: Sequence[Float[np.ndarray, "_ q"]] | None = None,
+) -> Batch:
     """Pack whole episodes into rows, longest first, each into the first row with room (first fit).
 
     `row_length` is at least the longest episode and defaults to it; `row_multiple` rounds the number of rows up, so
-    that batches of similar size share one shape and one compilation.
+    that batches of similar size share one shape and one compilation. `states` are those acted on, an array an episode.
     """
     lengths = np.array([len(episode) for episode in episodes])
     row_length = max(int(lengths.max()), row_length or 0)
@@ -185,8 +194,9 @@ def pack(episodes: Sequence[Episode], *, row_length: int | None = None, row_mult
         ends=empty(dtype=bool),
         truncated=empty(dtype=bool),
         mask=empty(dtype=bool),
+        states=None if states is None else empty(states[0].shape[1]),
     )
-    for episode, row, first in zip(episodes, row_of, offset, strict=True):
+    for i, (episode, row, first) in enumerate(zip(episodes, row_of, offset, strict=True)):
         last = first + len(episode)
         here = (row, slice(first, last))
         batch.seen[here] = episode.observations[:-1]
@@ -200,6 +210,8 @@ def pack(episodes: Sequence[Episode], *, row_length: int | None = None, row_mult
         batch.ends[row, last - 1] = True
         batch.truncated[row, last - 1] = episode.truncated and not episode.terminated
         batch.mask[here] = True
+        if states is not None and batch.states is not None:
+            batch.states[here] = states[i]
     batch.starts[~batch.mask] = True
     return batch
 

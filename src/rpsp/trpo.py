@@ -92,8 +92,9 @@ def _step(settings: TrpoSettings, agent: Agent, state: tuple, batch: Batch) -> t
     which = settings.select(agent)
     moving, fixed = eqx.partition(agent, which)
     theta, restore = ravel_pytree(moving)
-    states = unroll(agent.filter, batch)
     filter_moves = any(jax.tree.leaves(which.filter))
+    known = None if filter_moves else batch.states
+    states = unroll(agent.filter, batch) if known is None else jnp.asarray(known)
 
     def act(theta: Vector) -> AbstractDistribution:
         """π_θ(· | q_t) at every step."""

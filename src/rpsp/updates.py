@@ -73,6 +73,8 @@ def in_sequence(*rules: UpdateRule) -> UpdateRule:
             agent, memory, found = rule.step(agent, memory, batch)
             states.append(memory)
             diagnostics |= {f"{name}/{key}": value for key, value in found.items()}
+            if rule.moves_filter(agent):
+                batch = forgetting_states(batch)
         return agent, tuple(states), diagnostics
 
     def select(agent: Agent) -> Any:
@@ -80,6 +82,11 @@ def in_sequence(*rules: UpdateRule) -> UpdateRule:
         return jax.tree.map(lambda *each: any(each), *marks)
 
     return UpdateRule(init, step, "+".join(names), select)
+
+
+def forgetting_states(batch: Batch) -> Batch:
+    """The batch without the states acted on: they are no longer those of the filter."""
+    return eqx.tree_at(lambda b: b.states, batch, None, is_leaf=lambda x: x is None)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -30,6 +30,8 @@ class ActingState(NamedTuple):
     """The last action, clipped, in the agent's own units."""
     steps: np.ndarray
     """Steps since the episode began."""
+    episodes: np.ndarray
+    """The number of the episode, of all that this agent has begun: its noise derives from that."""
 
 
 @dataclass(eq=False)
@@ -45,6 +47,9 @@ class TrainedAgent:
     """How many iterations of training it has had."""
     seed: int = 0
     """Of the noise in actions that are not deterministic."""
+    first: int = 0
+    """The first symbol of a Discrete space of observations."""
+    _begun: int = field(default=0, repr=False)
     _compiled: dict[bool, Callable[..., Any]] = field(default_factory=dict, repr=False)
 
     def predict(
@@ -59,22 +64,33 @@ class TrainedAgent:
         One observation or a row for each of several environments; `episode_start` says where a new episode begins. The
         state carries the belief and the last action, so nothing else need be remembered.
         """
-        readings = np.asarray(observation, np.float64)
-        single = readings.ndim == (0 if isinstance(self.scaling, OneHot) else 1)
-        seen = self.scaling.encode(readings.reshape(1 if single else len(readings), -1)).astype(np.float32)
-        rows = len(seen)
-        starts = np.broadcast_to(np.asarray(episode_start, bool).reshape(-1), rows) | (state is None)
+        readings = np.asarray(observation, np.float64) - self.first
+        shape = () if isinstance(self.scaling, OneHot) else self.scaling.mean.shape
+        single = readings.shape == shape
+        if not single and readings.shape[1:] != shape:
+            raise UsageError(
+                f"observation: has shape {readings.shape}; give {shape}, or a row of that for each of many."
+            )
+        rows = 1 if single else len(readings)
+        seen = self.scaling.encode(readings.reshape(rows, -1)).astype(np.float32)
+        starts = np.asarray(episode_start, bool)
+        if starts.size not in (1, rows):
+            raise UsageError(f"episode_start: is of {starts.size} environments, the observation of {rows}.")
+        starts = np.broadcast_to(starts.reshape(-1), rows) | (state is None)
         if state is None:
             q = np.broadcast_to(np.asarray(self.agent.filter.init(), np.float32), (rows, self.agent.filter.size))
-            state = ActingState(q, np.zeros((rows, self.units.size), np.float32), np.zeros(rows, np.int64))
+            nothing = np.zeros(rows, np.int64)
+            state = ActingState(q, np.zeros((rows, self.units.size), np.float32), nothing, nothing)
         if len(state.q) != rows:
             raise UsageError(f"state: is of {len(state.q)} environments, the observation of {rows}; begin with None.")
         steps = np.where(starts, 0, state.steps)
-        view = View(np.ones(rows, bool), starts, seen, state.executed, np.arange(rows), steps)
+        episodes = np.where(starts, self._begun + np.cumsum(starts) - 1, state.episodes)
+        self._begun += int(starts.sum())
+        view = View(np.ones(rows, bool), starts, seen, state.executed, episodes, steps)
         q, drawn = self._acting(deterministic)(state.q, view)
         executed = self.units.clip(np.asarray(drawn))
         action = self.units.decode(executed)
-        return (action[0] if single else action), ActingState(np.asarray(q), executed, steps + 1)
+        return (action[0] if single else action), ActingState(np.asarray(q), executed, steps + 1, episodes)
 
     def _acting(self, deterministic: bool) -> Callable[..., Any]:
         if deterministic not in self._compiled:
@@ -115,11 +131,13 @@ class TrainedAgent:
 def load(directory: str | Path, checkpoint: str | int = "last") -> TrainedAgent:
     """The agent of a run directory: the last checkpoint, the "best" one, or that of a number of iterations."""
     from rpsp.experiments.run_directory import RunDirectory
-    from rpsp.experiments.runs import environment_maker, read_action_space, read_config
+    from rpsp.experiments.runs import environment_maker, read_config, read_spaces
 
     path = Path(directory)
     config = read_config(path)
     agent, scaling, number = RunDirectory(path).agent(checkpoint)
+    spaces = read_spaces(path)
+    first = int(getattr(spaces["observation"], "start", 0))
     return TrainedAgent(
-        agent, scaling, units_of(read_action_space(path)), environment_maker(config), number, config.seed
+        agent, scaling, units_of(spaces["action"]), environment_maker(config), number, config.seed, first
     )

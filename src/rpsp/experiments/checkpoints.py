@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from rpsp import features, filters, inference, policies, psr, rivals, trajectories
-from rpsp.errors import FileFormatError, StorageError
+from rpsp.errors import FileFormatError, StorageError, UsageError
 
 FORMAT = 1
 MAX_BYTES = 4 << 30  # a model of this project is a few megabytes; nothing sensible is larger
@@ -61,17 +61,20 @@ def describe(tree: Any, arrays: dict[str, np.ndarray], name: str = "tree") -> An
     """The JSON description of a tree; its arrays are put into `arrays` under their paths."""
     if isinstance(tree, eqx.Module):
         if READABLE.get(type(tree).__name__) is not type(tree):
-            raise TypeError(f"{type(tree).__name__} is not in checkpoints.READABLE; add it there to save it.")
+            raise UsageError(
+                f"{type(tree).__name__}: is not among the classes that files may name; put it into "
+                "rpsp.experiments.checkpoints.READABLE, in a module that --plugin names, to save it."
+            )
         fields = {f.name: describe(getattr(tree, f.name), arrays, f"{name}.{f.name}") for f in dataclasses.fields(tree)}
         return {"class": type(tree).__name__, "fields": fields}
     if isinstance(tree, np.ndarray | jax.Array):
-        arrays[name] = np.ascontiguousarray(tree)
+        arrays[name] = np.asarray(tree, order="C")  # ascontiguousarray would make a vector of a scalar
         return {"array": name, "jax": isinstance(tree, jax.Array)}
     if isinstance(tree, tuple):
         return {"tuple": [describe(x, arrays, f"{name}.{i}") for i, x in enumerate(tree)]}
     if isinstance(tree, bool | int | float | str | None):
         return {"value": tree}
-    raise TypeError(f"{name}: cannot save a {type(tree).__name__}.")
+    raise UsageError(f"{name}: cannot save a {type(tree).__name__}; use arrays, tuples and plain values.")
 
 
 def rebuild(description: Any, arrays: Mapping[str, np.ndarray]) -> Any:
@@ -141,7 +144,7 @@ def digest(arrays: Mapping[str, np.ndarray]) -> str:
     """SHA-256 over names, types, shapes and bytes of all arrays, in order of name."""
     total = hashlib.sha256()
     for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
+        array = np.asarray(arrays[name], order="C")
         total.update(f"{name}|{array.dtype.str}|{array.shape}|".encode())
         total.update(array.tobytes())
     return total.hexdigest()

@@ -208,3 +208,19 @@ class DoctorConfig:
 
     json: bool = False
     """Print one JSON object as the last line."""
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """Write one HTML page about some runs, finished or not: curves, what the belief expects, settings, versions."""
+
+    directories: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+    """Run directories of `rpsp train`; the curves of several are drawn over each other."""
+    out: str | None = None
+    """The page; unless given, report.html in the run directory, or in the one that holds them all."""
+    plugin: str | None = None
+    """A module to import first: one that registers environments or makes classes readable."""
+    json: bool = False
+    """Print one JSON object as the last line."""
+    quiet: bool = False
+    """Print nothing but errors (and the JSON object, if asked for)."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +14,19 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 
+from rpsp.evaluation import compiled_forecast
+from rpsp.experiments.agents import TrainedAgent
 from rpsp.experiments.models import PredictiveStateModel
 from rpsp.features import OneHot
 from rpsp.filters import compiled_unroll, forecast
 from rpsp.inference import InferenceFilter
-from rpsp.trajectories import Episode, as_episodes
+from rpsp.training import Record
+from rpsp.trajectories import Episode, as_episodes, pack
 
 # Okabe and Ito's palette.
 COLOURS = {
@@ -30,6 +37,43 @@ COLOURS = {
     "linear AR(10)": "#E69F00",
     "persistence": "#56B4E9",
     "mean": "#999999",
+}
+
+SOLID, DASHED, DOTTED, MIXED = (), (5.0, 2.0), (1.2, 1.4), (6.0, 1.6, 1.2, 1.6)
+"""Dashes and gaps, in widths of the line."""
+
+
+class Style(NamedTuple):
+    """How a method's curves are drawn, wherever they are drawn."""
+
+    colour: str
+    dash: tuple[float, ...] = SOLID
+
+
+# A colour is a family of methods (or, in the paper's own, an update), its dashes tell the members apart. Four colours
+# are of Tol's muted palette, chosen to go with Okabe and Ito's.
+METHOD_STYLES = {
+    "rpsp-alt": Style("#D55E00"),
+    "rpsp-alt+obs": Style("#D55E00", DASHED),
+    "rpsp-vrpg": Style("#882255"),
+    "rpsp-vrpg+obs": Style("#882255", DASHED),
+    "fix-psr": Style("#56B4E9"),
+    "reactive-psr": Style("#999933"),
+    "random-psr": Style("#888888"),
+    "fm1": Style("#E69F00", DOTTED),
+    "fm2": Style("#E69F00"),
+    "fm5": Style("#E69F00", DASHED),
+    "fm2-ppo": Style("#E69F00", MIXED),
+    "gru16": Style("#CC79A7", DOTTED),
+    "gru32": Style("#CC79A7"),
+    "gru64": Style("#CC79A7", DASHED),
+    "gru128": Style("#CC79A7", MIXED),
+    "reg-gru": Style("#332288"),
+    "reg-gru-vrpg": Style("#332288", DASHED),
+    "rpsi-trpo": Style("#0072B2"),
+    "rpsi-alt": Style("#0072B2", DASHED),
+    "rpsi-ppo": Style("#0072B2", MIXED),
+    "tabular": Style("#009E73"),
 }
 CYCLE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000"]
 
@@ -44,6 +88,11 @@ plt.rcParams.update(
         "svg.hashsalt": "rpsp",  # the same figure gives the same file
     }
 )
+
+
+def style(method: str, i: int = 0) -> Style:
+    """A method's own style; the i-th of a cycle for a user's method, which the map does not know."""
+    return METHOD_STYLES.get(method, Style(CYCLE[i % len(CYCLE)], MIXED))
 
 
 def save(figure: Figure, directory: Path, name: str) -> Path:
@@ -90,8 +139,129 @@ def _spread(axes: Axes, values: list[float], gap: float = 0.055) -> np.ndarray:
     return heights
 
 
+def learning_curve(runs: Mapping[str, Sequence[Sequence[Record]]], title: str = "") -> Figure:
+    """Mean return over environment steps, exploration included: a line a method, the mean of its runs.
+
+    `runs` holds the metrics of every run of a method. The band is the standard error over runs; where some have come
+    less far, the line ends with the shortest.
+    """
+    figure, axes = plt.subplots(figsize=(6.5, 4.0))
+    for i, (method, metrics) in enumerate(runs.items()):
+        records = [iterations(run) for run in metrics]
+        length = min(map(len, records), default=0)
+        if length == 0:
+            continue
+        steps, returns = (
+            np.array([[r[name] for r in run[:length]] for run in records]) for name in ("total_samples", "mean_return")
+        )
+        x, mean = steps.mean(axis=0), returns.mean(axis=0)
+        colour, dash = style(method, i)
+        label = method if len(records) == 1 else f"{method} ({len(records)} runs)"
+        axes.plot(x, mean, color=colour, ls=(0, dash) if dash else "-", lw=2.0, label=label)
+        if len(records) > 1:
+            error = returns.std(axis=0, ddof=1) / np.sqrt(len(records))
+            axes.fill_between(x, mean - error, mean + error, color=colour, alpha=0.18, lw=0)
+    _over_steps(axes, "mean return", title)
+    return figure
+
+
+def prediction_over_training(metrics: Sequence[Record], title: str = "") -> Figure:
+    """The one-step error of the belief that acted, beside persistence, over a run; and where the belief was refitted."""
+    figure, axes = plt.subplots(figsize=(6.5, 4.0))
+    records = iterations(metrics)
+    steps = [r["total_samples"] for r in records]
+    for name, colour, width in (("prediction", CYCLE[0], 2.2), ("persistence", COLOURS["persistence"], 1.6)):
+        label = "what the belief predicts" if name == "prediction" else "persistence"
+        axes.plot(steps, [r[f"{name}_error"] for r in records], color=colour, lw=width, label=label)
+    for i, step in enumerate(refits(records)):
+        axes.axvline(step, color="0.75", lw=0.8, zorder=0, label="refitted" if i == 0 else None)
+    axes.set_yscale("log")
+    _over_steps(axes, "squared error / variance", title)
+    return figure
+
+
+def iterations(metrics: Sequence[Record]) -> list[Record]:
+    """The records of iterations, without that of the initialisation."""
+    return [record for record in metrics if "iteration" in record]
+
+
+def refits(records: Sequence[Record]) -> list[float]:
+    """The environment steps at which a refitted filter began to act."""
+    return [float(r["total_samples"] - r["samples"]) for r in records if r.get("refit_accepted") == 1.0]
+
+
+def _over_steps(axes: Axes, what: str, title: str) -> None:
+    axes.set_xlabel("environment steps")
+    axes.set_ylabel(what)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.grid(axis="y", alpha=0.25)
+    axes.margins(x=0.01)
+    axes.set_title(title, loc="left")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="best", fontsize=9)
+
+
+class Fan(NamedTuple):
+    """Forecasts all along an episode, beside what happened."""
+
+    truth: Float[np.ndarray, "time_plus_1 obs"]
+    predicted: Float[np.ndarray, "n horizon obs"]
+    """Entry [t, j] was expected of truth[t + 1 + j] when truth[: t + 1] had been seen."""
+    bands: Float[np.ndarray, "4 horizon obs"]
+    """The 5, 25, 75 and 95 % quantiles of all forecast errors at that distance."""
+    first: int
+    """Where the stretch worth showing begins."""
+    length: int
+    """Of that stretch."""
+
+    @property
+    def moments(self) -> range:
+        """The moments of the stretch from which forecasts are shown, so that none overlap."""
+        horizon = self.predicted.shape[1]
+        return range(self.first, min(self.first + self.length - horizon, len(self.predicted)), horizon + 2)
+
+
+def fan(predict: Callable[[Episode, int], np.ndarray], episodes: Sequence[Episode], horizon: int = 10) -> Fan:
+    """The forecasts that `predict(episode, horizon)` gives in the longest episode, and its errors in all of them."""
+    shown = max(episodes, key=len)
+    horizon = max(1, min(horizon, len(shown) // 2))
+    residuals = [
+        _windows(e.observations, horizon) - predict(e, horizon) for e in [e for e in episodes if len(e) >= horizon][:50]
+    ]
+    bands = np.quantile(np.concatenate(residuals), [0.05, 0.25, 0.75, 0.95], axis=0)
+    return Fan(shown.observations, predict(shown, horizon), bands, *_interesting(shown.observations, horizon))
+
+
+def agent_forecasts(agent: TrainedAgent, row_length: int) -> Callable[[Episode, int], np.ndarray]:
+    """`predict(episode, horizon)` of a trained agent's belief, for episodes in its own units of at most `row_length` steps.
+
+    Entry [t, j] predicts observation t + 1 + j, in the agent's own units as well, given the actions then done.
+    """
+
+    def predict(episode: Episode, horizon: int) -> np.ndarray:
+        batch = pack([episode], row_length=row_length)  # one shape for all episodes
+        ahead = np.minimum(np.arange(row_length)[:, None] + np.arange(horizon), row_length - 1)
+        states = compiled_unroll(agent.agent.filter, batch)[0]
+        predicted = compiled_forecast(agent.agent.filter, states, np.asarray(batch.performed)[0][ahead])
+        return np.asarray(predicted, np.float64)[: len(episode) - horizon + 1]
+
+    return predict
+
+
+def agent_fan(agent: TrainedAgent, episodes: Sequence[Episode], horizon: int = 10) -> Fan:
+    """What a trained agent's belief expected in episodes that `agent.evaluate` gave, in the task's own units."""
+    forecasts = agent_forecasts(agent, max(map(len, episodes)))
+    found = fan(forecasts, episodes, horizon)
+    if isinstance(agent.scaling, OneHot):
+        return found
+    decode = agent.scaling.decode
+    return found._replace(
+        truth=decode(found.truth), predicted=decode(found.predicted), bands=found.bands * agent.scaling.scale
+    )
+
+
 def prediction_fan(
-    model: PredictiveStateModel,
+    model: PredictiveStateModel | TrainedAgent,
     episodes: list[Episode],
     horizon: int = 10,
     names: list[str] | None = None,
@@ -99,25 +269,33 @@ def prediction_fan(
 ) -> Figure:
     """What the belief expected, against what happened: forecasts from several moments of the longest episode.
 
-    The bands hold 50 % and 90 % of all forecast errors at that distance over the episodes given.
+    The bands hold 50 % and 90 % of all forecast errors at that distance over the episodes given: recordings for a model,
+    what its `evaluate` gave for a trained agent.
     """
+    if isinstance(model, TrainedAgent):
+        found = agent_fan(model, episodes, horizon)
+        if isinstance(model.scaling, OneHot):
+            return _symbol_forecasts(found.predicted[:, 0], found.truth.argmax(axis=1), title)
+        return _draw_fan(found, names or [f"observation {i}" for i in range(found.truth.shape[1])], title)
     episodes = as_episodes(episodes)
-    shown = max(episodes, key=len)
     if isinstance(model.observations, OneHot):
-        return _symbol_forecasts(model, shown, title)
-    horizon = max(1, min(horizon, len(shown) // 2))
-    long_enough = [e for e in episodes if len(e) >= horizon][:50]
-    residuals = [_windows(e.observations, horizon) - model.predict(e.observations, e.actions, horizon)
-                 for e in long_enough]  # fmt: skip
-    bands = np.quantile(np.concatenate(residuals), [0.05, 0.25, 0.75, 0.95], axis=0)
-    predicted, truth = model.predict(shown.observations, shown.actions, horizon), shown.observations
-    first, length = _interesting(truth, horizon)
+        shown = max(episodes, key=len)
+        return _symbol_forecasts(
+            model.predict(shown.observations, shown.actions)[:, 0], shown.observations[:, 0], title
+        )
+    found = fan(lambda e, horizon: model.predict(e.observations, e.actions, horizon), episodes, horizon)
+    return _draw_fan(found, [_name(model, names, i) for i in range(found.truth.shape[1])], title)
+
+
+def _draw_fan(found: Fan, names: list[str], title: str) -> Figure:
+    truth, predicted, bands, first, length = found
+    horizon = predicted.shape[1]
     dims = sorted(np.argsort(-truth[first : first + length].std(axis=0), kind="stable")[:4].tolist())
     figure, grid = plt.subplots(len(dims), 1, figsize=(8.0, 1.0 + 1.7 * len(dims)), sharex=True, squeeze=False)
     times = np.arange(first, min(first + length, len(truth)))
     for axes, dim in zip(grid[:, 0], dims, strict=True):
         axes.plot(times, truth[times, dim], color="black", lw=1.4, label="what happened")
-        for i, t in enumerate(range(first, min(first + length - horizon, len(predicted)), horizon + 2)):
+        for i, t in enumerate(found.moments):
             # Drawn from the last reading on, where nothing is uncertain yet.
             ahead = t + np.arange(horizon + 1)
             centre = np.append(truth[t, dim], predicted[t, :, dim])
@@ -128,7 +306,7 @@ def prediction_fan(
                 ahead, centre, color=CYCLE[0], lw=1.8, label="forecast, with 50 % and 90 % bands" if i == 0 else None
             )
             axes.plot(t, truth[t, dim], "o", color=CYCLE[1], ms=5, label="last reading known" if i == 0 else None)
-        axes.set_ylabel(_name(model, names, dim))
+        axes.set_ylabel(names[dim])
     grid[0, 0].legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, fontsize=9)
     grid[-1, 0].set_xlabel("step")
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
@@ -174,13 +352,13 @@ def coordinate_meaning(
     return figure
 
 
-def _symbol_forecasts(model: PredictiveStateModel, episode: Episode, title: str) -> Figure:
+def _symbol_forecasts(probabilities: Float[np.ndarray, "n symbol"], symbols: np.ndarray, title: str) -> Figure:
     """The probability of every symbol before it is seen, and the symbol that came."""
-    length = min(len(episode), 60)
-    probabilities = model.predict(episode.observations, episode.actions)[:length, 0]
+    length = min(len(probabilities), 60)
+    probabilities = probabilities[:length]
     figure, axes = plt.subplots(figsize=(8.0, 1.5 + 0.25 * probabilities.shape[1]))
     image = axes.imshow(probabilities.T, aspect="auto", origin="lower", cmap="Blues", vmin=0, vmax=1)
-    axes.plot(episode.observations[1 : length + 1, 0], "o", color=CYCLE[1], ms=4, label="what happened")
+    axes.plot(symbols[1 : length + 1], "o", color=CYCLE[1], ms=4, label="what happened")
     axes.set_xlabel("step")
     axes.set_ylabel("symbol")
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), fontsize=9)

@@ -57,6 +57,8 @@ class MethodSettings:
     """How many of the latest batches a refit sees."""
     refit_samples: int = 20_000
     """At most about so many of their steps."""
+    refit_gain: float = 1.0
+    """A refit is taken only if the held-out error falls below this fraction of what it was."""
     gae: float = 0.95
     """PPO: λ of generalised advantage estimation."""
     clip: float = 0.2
@@ -89,52 +91,36 @@ class Method:
         return dataclasses.replace(MethodSettings(**self.defaults), **given)
 
 
-OFTEN = (1, 2, 4, 7, 11, 16, 22, 30, 40, 50, 75, 100, 150, 200, 300, 400)
-"""When a filter that refits in closed form is refitted: while the policy changes most, then ever more rarely."""
-
+EARLY = {"refit_before": (1, 2, 4)}
+"""When a filter that refits in closed form is refitted: as soon as there are on-policy data. Later refits move the policy's
+inputs (KL 0.04 each on Hopper) more than better predictions help: see `benchmarks/results/refit_schedule.json`."""
+QUICK = {"learning_rate": 1e-2}
+"""One joint gradient step an iteration must be a long one."""
 PPO = {"hidden": (64, 64), "learning_rate": 3e-4}
 
-METHODS: dict[str, Method] = {
-    row.name: row
-    for row in (
-        Method("rpsp-vrpg", "kernel_bayes", "joint", "the paper's filter, one joint gradient step an iteration"),
-        Method("rpsp-vrpg+obs", "kernel_bayes", "joint", "… and the last two observations", {"plus_obs": 2}),
-        Method(
-            "rpsp-alt", "kernel_bayes", "alternating", "TRPO on the policy, then a gradient step on the paper's filter"
-        ),
-        Method("rpsp-alt+obs", "kernel_bayes", "alternating", "… and the last two observations", {"plus_obs": 2}),
-        Method("fix-psr", "kernel_bayes", "policy_alone", "ablation: the filter stays as it was fitted"),
-        Method(
-            "reactive-psr", "kernel_bayes", "alternating", "ablation: no prediction error", {"prediction_weight": 0.0}
-        ),
-        Method("random-psr", "kernel_bayes", "alternating", "ablation: the filter starts at random", {"random": True}),
-        Method("fm1", "finite_memory", "policy_alone", "finite memory: the last observation", {"window": 1}),
-        Method("fm2", "finite_memory", "policy_alone", "finite memory: the last two observations", {"window": 2}),
-        Method("fm5", "finite_memory", "policy_alone", "finite memory: the last five observations", {"window": 5}),
-        *(
-            Method(
-                f"gru{n}", "gru", "through_time", f"a GRU of {n} units, TRPO through time", {"units": n, "epochs": 0}
-            )
-            for n in (16, 32, 64, 128)
-        ),
-        Method("reg-gru", "gru", "alternating", "a GRU initialised and kept by its prediction error"),
-        Method("reg-gru-vrpg", "gru", "joint", "the same, one joint gradient step an iteration"),
-        Method(
-            "rpsi-trpo", "inference", "policy_alone", "direct inference, refitted; TRPO", {"refit_before": OFTEN}, True
-        ),
-        Method(
-            "rpsi-alt",
-            "inference",
-            "alternating",
-            "direct inference, refitted; as rpsp-alt",
-            {"refit_before": OFTEN},
-            True,
-        ),
-        Method(
-            "rpsi-ppo", "inference", "proximal", "direct inference, refitted; PPO", {"refit_before": OFTEN, **PPO}, True
-        ),
-        Method("fm2-ppo", "finite_memory", "proximal", "the last two observations; PPO", {"window": 2, **PPO}, True),
-        Method("tabular", "tabular", "policy_alone", "symbols: Bayes rule on a table learned by counting; TRPO"),
-    )
-}
+# fmt: off
+METHODS: dict[str, Method] = {row.name: row for row in (
+    Method("rpsp-vrpg", "kernel_bayes", "joint", "the paper's filter, one joint gradient step an iteration", QUICK),
+    Method("rpsp-vrpg+obs", "kernel_bayes", "joint", "… and the last two observations", {**QUICK, "plus_obs": 2}),
+    Method("rpsp-alt", "kernel_bayes", "alternating", "TRPO on the policy, then a gradient step on the paper's filter"),
+    Method("rpsp-alt+obs", "kernel_bayes", "alternating", "… and the last two observations", {"plus_obs": 2}),
+    Method("fix-psr", "kernel_bayes", "policy_alone", "ablation: the filter stays as it was fitted"),
+    Method("reactive-psr", "kernel_bayes", "alternating", "ablation: no prediction error", {"prediction_weight": 0.0}),
+    Method("random-psr", "kernel_bayes", "alternating", "ablation: the filter starts at random", {"random": True}),
+    Method("fm1", "finite_memory", "policy_alone", "finite memory: the last observation", {"window": 1}),
+    Method("fm2", "finite_memory", "policy_alone", "finite memory: the last two observations", {"window": 2}),
+    Method("fm5", "finite_memory", "policy_alone", "finite memory: the last five observations", {"window": 5}),
+    Method("gru16", "gru", "through_time", "a GRU of 16 units, TRPO through time", {"units": 16, "epochs": 0}),
+    Method("gru32", "gru", "through_time", "a GRU of 32 units, TRPO through time", {"units": 32, "epochs": 0}),
+    Method("gru64", "gru", "through_time", "a GRU of 64 units, TRPO through time", {"units": 64, "epochs": 0}),
+    Method("gru128", "gru", "through_time", "a GRU of 128 units, TRPO through time", {"units": 128, "epochs": 0}),
+    Method("reg-gru", "gru", "alternating", "a GRU initialised and kept by its prediction error"),
+    Method("reg-gru-vrpg", "gru", "joint", "the same, one joint gradient step an iteration", QUICK),
+    Method("rpsi-trpo", "inference", "policy_alone", "direct inference, refitted; TRPO", EARLY, ours=True),
+    Method("rpsi-alt", "inference", "alternating", "direct inference, refitted; as rpsp-alt", EARLY, ours=True),
+    Method("rpsi-ppo", "inference", "proximal", "direct inference, refitted; PPO", {**EARLY, **PPO}, ours=True),
+    Method("fm2-ppo", "finite_memory", "proximal", "the last two observations; PPO", {"window": 2, **PPO}, ours=True),
+    Method("tabular", "tabular", "policy_alone", "symbols: Bayes rule on a table learned by counting; TRPO"),
+)}
+# fmt: on
 """Every method that `rpsp train` knows by name."""

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from rpsp.errors import UsageError
 from rpsp.experiments.methods import Method, MethodSettings
 from rpsp.filters import GRU, AbstractFilter, Concatenated, observation_window, random_like
 from rpsp.inference import InferenceSettings, fit_inference
@@ -88,6 +89,9 @@ def tabular(s: MethodSettings) -> Belief:
     settings = _share(TabularSettings, s)
 
     def initialise(batch: Batch, held: Batch, rng: np.random.Generator, key: PRNGKeyArray) -> AbstractFilter:
+        for name, x in (("observations", batch.observations), ("actions", batch.performed)):
+            if not np.isin(x, (0, 1)).all():
+                raise UsageError(f"method: tabular is for symbols, and the {name} are numbers; try rpsi-trpo.")
         return fit_tabular(batch, held, settings)
 
     return Belief(initialise, min_length=settings.future + 1)

@@ -70,7 +70,7 @@ class RunDirectory:
         return records
 
     def cut_back(self, iterations: int) -> None:
-        """Forget the records of iterations that the checkpoint does not know."""
+        """Forget the records of iterations that the checkpoint does not know; below 0, that of the initialisation too."""
         kept = [r for r in self.metrics() if r.get("iteration", -1) < iterations]
         write_bytes(self.metrics_file, "".join(json.dumps(r) + "\n" for r in kept).encode())
 
@@ -118,7 +118,7 @@ class RunDirectory:
         """One checkpoint, checked; the rule's memory is filled into the structure that `rule.init` gives."""
         path, (agent, scaling, recent, leaves), extra = self._parse(number)
         template = rule.init(agent)
-        shapes = [(np.shape(x), _plain(x).dtype) for x in jax.tree.leaves(template)]
+        shapes = [(x.shape, x.dtype) for x in map(_plain, jax.tree.leaves(template))]
         if shapes != [(x.shape, x.dtype) for x in leaves]:
             raise FileFormatError(
                 f"{path}: its optimiser's memory does not fit this method; use the version that wrote it."
@@ -190,8 +190,12 @@ class RunDirectory:
         """Hold the directory: a second process that wants it is refused. The lock goes with the process."""
         import fcntl
 
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / LOCK).open("w") as file:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = (self.path / LOCK).open("w")
+        except OSError as error:
+            raise StorageError(f"{self.path}: cannot be written to ({error.strerror}).") from error
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:

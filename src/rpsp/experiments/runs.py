@@ -7,13 +7,16 @@ import difflib
 import importlib
 import math
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 import time
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,7 +26,9 @@ from rpsp.experiments.config import Sensors, TrainConfig
 from rpsp.experiments.methods import METHODS, Method, MethodSettings
 from rpsp.experiments.runner import Say, free_directory, read_json, record_settings, write_json
 
-Show = Callable[[dict[str, float], "Pace"], None]
+Record = dict[str, float | int]
+"""What an iteration has to say, as in `training`."""
+Show = Callable[[Record, "Pace"], None]
 """What is called with every record."""
 
 
@@ -38,7 +43,6 @@ def configured(given: Mapping[str, Any], where: str = "") -> TrainConfig:
     `where` says in messages where the names come from, as in "hopper.toml: ".
     """
     given = {name.replace("-", "_"): value for name, value in given.items()}
-    method = find_method(given.get("method", TrainConfig.method))
     own, sensors, settings = (_hints(cls) for cls in (TrainConfig, Sensors, MethodSettings))
     known = {**own, **sensors, **settings}
     del known["sensors"], known["settings"]
@@ -48,6 +52,7 @@ def configured(given: Mapping[str, Any], where: str = "") -> TrainConfig:
             hint = f"; did you mean {near[0]!r}?" if near else "; `rpsp train --help` lists them all."
             raise UsageError(f"{where}{name}: there is no such setting{hint}")
         given[name] = _checked(f"{where}{name}", value, known[name])
+    method = find_method(given.get("method", TrainConfig.method))
 
     def part(hints: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in given.items() if name in hints}
@@ -67,10 +72,16 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 def read_config(directory: Path) -> TrainConfig:
     """The configuration of a run directory, as it was resolved."""
+    if not (directory / "config.json").exists():
+        raise FileFormatError(f"{directory}: holds no config.json; give a run directory of `rpsp train`.")
     content = read_json(directory / "config.json")
     try:
         flat = {k: v for k, v in content.items() if k not in ("sensors", "settings")}
-        return configured(flat | content["sensors"] | content["settings"])
+        import_plugin(flat["plugin"])
+        config = configured(flat | content["sensors"] | content["settings"])
+        if missing := [name for name in AMOUNTS if getattr(config, name) is None]:
+            raise UsageError(f"{missing[0]}: is missing")
+        return config
     except (UsageError, KeyError, TypeError, AttributeError) as error:
         raise FileFormatError(
             f"{directory / 'config.json'}: is not the configuration of an `rpsp train` run ({error})."
@@ -94,7 +105,7 @@ def _import_method(name: str) -> Method:
     module, _, attribute = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # a user's module may raise anything
         raise UsageError(f"method: {name!r} cannot be imported ({error}); give package.module:row.") from error
     if not isinstance(found, Method):
         raise UsageError(f"method: {name!r} is a {type(found).__name__}, not an rpsp.experiments.methods.Method.")
@@ -105,10 +116,9 @@ def import_plugin(name: str | None) -> None:
     """Import a user's module."""
     if name is None:
         return
-    sys.path.insert(0, os.getcwd())
     try:
         importlib.import_module(name)
-    except ImportError as error:
+    except Exception as error:  # a user's module may raise anything
         raise UsageError(f"plugin: {name!r} cannot be imported ({error}); give a module's name.") from error
 
 
@@ -175,12 +185,16 @@ FACTORY = "a factory"
 """What stands for the environment's name where a function made it."""
 
 
+AMOUNTS = "iterations", "samples", "exploration_episodes", "max_episode_steps", "num_envs"
+"""What may be left open in a configuration."""
+
+
 def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
     """Every amount that was left open, filled in: the paper's in its tasks, else what suits episodes of this length."""
     from rpsp.environments import TASKS
     from rpsp.training import max_episode_steps
 
-    for name in ("seed", "seeds", "iterations", "samples", "exploration_episodes", "max_episode_steps", "num_envs"):
+    for name in ("seed", "seeds", "threads", *AMOUNTS):
         least, value = (0 if name in ("seed", "iterations") else 1), getattr(config, name)
         if value is not None and value < least:
             raise UsageError(f"{name}: {value} is not a whole number ≥ {least}.")
@@ -237,7 +251,7 @@ class Run:
     results: dict[str, Any]
 
     @property
-    def metrics(self) -> list[dict[str, float]]:
+    def metrics(self) -> list[Record]:
         """The record of every iteration."""
         from rpsp.experiments.run_directory import RunDirectory
 
@@ -271,7 +285,12 @@ def train(
     name = env if isinstance(env, str) else FACTORY
     config = configured({"env": name, "method": method, "out": None if out is None else str(out), **settings})
     say = (lambda line: print(line, flush=True)) if verbose else (lambda line: None)
-    return start(config, say, (lambda record, pace: say(line(record, pace))), None if isinstance(env, str) else env)
+
+    def show(record: Record, pace: Pace) -> None:
+        if "iteration" in record:
+            say(line(record, pace))
+
+    return start(config, say, show, None if isinstance(env, str) else env)
 
 
 def start(config: TrainConfig, say: Say, show: Show, factory: Any = None) -> Run:
@@ -281,17 +300,24 @@ def start(config: TrainConfig, say: Say, show: Show, factory: Any = None) -> Run
     if config.plugin is not None:
         import_plugin(config.plugin)
     make_envs = environment_maker(config, factory)
-    assert make_envs is not None
+    if make_envs is None:
+        raise UsageError(f"env: {config.env!r} is not a Gymnasium id.")
+    if factory is not None and config.seeds > 1:
+        raise UsageError(
+            f"seeds: {config.seeds} need a process each, and a function cannot be sent there; register the environment "
+            "with Gymnasium and train on its id, or train one seed after the other."
+        )
     _check(config)
     resolved = resolve(config, make_envs)
     stem = (config.env or "").replace("/", "_").replace(":", "_").replace(" ", "-")
     seeds = f"s{config.seed}" if config.seeds == 1 else f"s{config.seed}-{config.seed + config.seeds - 1}"
     method = config.method.replace(":", "_")
     directory = free_directory(config.out, f"{stem}__{method}__{seeds}")
-    if config.seeds > 1:
-        return _many(resolved, directory, say)
     record_settings(directory, resolved)
-    return _run(resolved, directory, make_envs, say, show)
+    with _departing(resolved, directory, new=True):
+        if config.seeds > 1:
+            return _many(resolved, directory, say)
+        return _run(resolved, directory, make_envs, say, show)
 
 
 def resume(directory: Path, say: Say, show: Show, iterations: int | None = None, plugin: str | None = None) -> Run:
@@ -305,9 +331,35 @@ def resume(directory: Path, say: Say, show: Show, iterations: int | None = None,
             "environment with Gymnasium and train on its id."
         )
     if iterations is not None:
+        if iterations < 0:
+            raise UsageError(f"iterations: {iterations} is not a whole number ≥ 0.")
         config = dataclasses.replace(config, iterations=iterations)
-        write_json(directory / "config.json", dataclasses.asdict(config))
-    return _run(config, directory, make_envs, say, show)
+    with _departing(config, directory):
+        if config.seeds > 1:
+            return _many(config, directory, say)
+        return _run(config, directory, make_envs, say, show)
+
+
+@contextmanager
+def _departing(config: TrainConfig, directory: Path, new: bool = False) -> Iterator[None]:
+    """Who leaves before the end is told how to go on; a mistake in a new run leaves nothing in the way."""
+    from rpsp.experiments.run_directory import RunDirectory
+
+    how = "all finished iterations are saved"
+    if config.env != FACTORY:
+        how += f"; go on with: rpsp resume {shlex.quote(str(directory))}"
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note(how)
+        raise
+    except RpspError as error:
+        begun = config.seeds > 1 or RunDirectory(directory).numbers()
+        if begun and not isinstance(error, UsageError):
+            error.add_note(how)
+        elif new and not begun:
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
 
 
 def ingredients(config: TrainConfig) -> tuple[Any, Any]:
@@ -337,44 +389,47 @@ def _run(config: TrainConfig, directory: Path, make_envs: Callable[..., Any], sa
 
     assert config.num_envs and config.iterations is not None  # resolved
     cooked, amounts = ingredients(config)
-    files = RunDirectory(directory)
-    with files.locked(), _board(config, directory) as board, jax.default_device(_device(config)):
+    files, results_file = RunDirectory(directory), directory / "results.json"
+    with files.locked(), jax.default_device(_device(config)):
         files.clean()
+        training, complaints = files.restore(cooked.rule) or (None, [])
+        for complaint in complaints:
+            say(f"skipped a damaged checkpoint: {complaint}")
+        done = 0 if training is None else training.iteration
+        if config.iterations < done:
+            raise UsageError(f"iterations: {done} are done already, more than {config.iterations}.")
+        known = read_json(results_file) if results_file.exists() else {}
+        if training is not None and known.get("iterations") == config.iterations == done:
+            say(f"all {done} iterations in {directory} are done; resume it with more --iterations to go on")
+            return Run(directory, known)
+        say(f"run directory {directory}" if training is None else f"going on from checkpoint {done} in {directory}")
+        files.cut_back(-1 if training is None else done)
+        write_json(directory / "config.json", dataclasses.asdict(config))
         envs = make_envs(config.num_envs)
-        write_json(directory / "spaces.json", {"action": _describe_space(envs.single_action_space)})
         try:
-            found = files.restore(cooked.rule)
-            training = None
-            if found is None:
-                say(f"run directory {directory}")
-                files.cut_back(0)
-            else:
-                training, complaints = found
-                for complaint in complaints:
-                    say(f"skipped a damaged checkpoint: {complaint}")
-                files.cut_back(training.iteration)
-                say(f"going on from checkpoint {training.iteration} of {config.iterations} in {directory}")
-            done = 0 if training is None else training.iteration
+            spaces = {"observation": envs.single_observation_space, "action": envs.single_action_space}
+            write_json(directory / "spaces.json", {name: _describe_space(space) for name, space in spaces.items()})
             pace = Pace(config.iterations, done)
             started = time.monotonic()
-            for state, record in algorithm(cooked, envs, amounts, config.iterations, training):
-                files.append(record)
-                files.save(state)
-                if "iteration" in record:
-                    pace.done, pace.here = state.iteration, pace.here + 1
-                else:
-                    pace.started = time.monotonic()
-                    say(_initialised(record))
-                board(record)
-                show(record, pace)
+            with _board(config, directory) as board:
+                for state, record in algorithm(cooked, envs, amounts, config.iterations, training):
+                    files.append(record)
+                    files.save(state)
+                    if "iteration" in record:
+                        pace.done, pace.here = state.iteration, pace.here + 1
+                    else:
+                        pace.started = time.monotonic()
+                        say(_initialised(record))
+                    board(record)
+                    show(record, pace)
         finally:
             envs.close()
         results = summary(config, directory, files.metrics()) | {"wall_seconds": round(time.monotonic() - started, 1)}
-        write_json(directory / "results.json", results)
+        write_json(results_file, known | results)
     return Run(directory, results)
 
 
-def summary(config: TrainConfig, directory: Path, metrics: list[dict[str, float]]) -> dict[str, Any]:
+def summary(config: TrainConfig, directory: Path, metrics: list[Record]) -> dict[str, Any]:
     """What a run came to."""
     records = [r for r in metrics if "iteration" in r]
     returns = [r["mean_return"] for r in records]
@@ -399,9 +454,11 @@ def _many(config: TrainConfig, directory: Path, say: Say) -> Run:
     waiting = []
     for seed in range(config.seed, config.seed + config.seeds):
         own = directory / f"s{seed}"
-        record_settings(own, dataclasses.replace(config, seed=seed, seeds=1, threads=1, out=str(own)))
+        if not (own / "config.json").exists():
+            record_settings(own, dataclasses.replace(config, seed=seed, seeds=1, threads=1, out=str(own)))
         waiting.append(own)
-    todo, working, failed = list(waiting), {}, {}
+    write_json(directory / "config.json", dataclasses.asdict(config))
+    todo, working, failed, code = list(waiting), {}, {}, 0
     cores = sorted(os.sched_getaffinity(0))
     say(f"run directory {directory}: {config.seeds} seeds on {len(cores)} cores")
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"}
@@ -411,8 +468,7 @@ def _many(config: TrainConfig, directory: Path, say: Say) -> Run:
                 if core not in working and todo:
                     own = todo.pop(0)
                     command = [sys.executable, "-m", "rpsp.cli", "resume", str(own), "--quiet"]
-                    if config.plugin is not None:
-                        command += ["--plugin", config.plugin]
+                    command += ["--iterations", str(config.iterations)]
                     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
                     os.sched_setaffinity(process.pid, {core})
                     working[core] = (own, process)
@@ -420,8 +476,10 @@ def _many(config: TrainConfig, directory: Path, say: Say) -> Run:
             for core, (own, process) in list(working.items()):
                 if process.poll() is not None:
                     del working[core]
+                    complaint = process.communicate()[1].strip()
                     if process.returncode:
-                        failed[own.name] = process.communicate()[1].strip()
+                        failed[own.name] = complaint.removeprefix("rpsp: ")
+                        code = max(code, process.returncode)
                     say(f"{own.name}: " + (f"failed: {failed[own.name]}" if own.name in failed else _closing(own)))
     finally:
         for _, process in working.values():
@@ -434,7 +492,9 @@ def _many(config: TrainConfig, directory: Path, say: Say) -> Run:
     content = {"directory": str(directory), "runs": results, "failed": failed, "final_return": mean}
     write_json(directory / "results.json", content)
     if failed:
-        raise RpspError(f"{len(failed)} of {config.seeds} seeds failed: {'; '.join(failed.values())}")
+        error = RpspError(f"{len(failed)} of {config.seeds} seeds failed: {'; '.join(failed.values())}")
+        error.exit_code = max(code, 1)
+        raise error
     return Run(directory, content)
 
 
@@ -468,7 +528,7 @@ def evaluate(directory: Path, episodes: int, checkpoint: str, seed: int, determi
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def line(record: dict[str, float], pace: Pace) -> str:
+def line(record: Record, pace: Pace) -> str:
     """One iteration in one line."""
     if "iteration" not in record:
         return ""
@@ -489,7 +549,7 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
 
 
-def _initialised(record: dict[str, float]) -> str:
+def _initialised(record: Record) -> str:
     return (
         f"explored {record['exploration_samples']:,.0f} steps at random ({record['exploration_seconds']:.1f} s); belief of "
         f"{record['state_size']:.0f} numbers fitted ({record['initialisation_seconds']:.1f} s): held-out error "
@@ -499,6 +559,8 @@ def _initialised(record: dict[str, float]) -> str:
 
 def _closing(own: Path) -> str:
     results = read_json(own / "results.json")
+    if not results["iterations"]:
+        return "no iteration was asked for"
     return f"final return {results['final_return']:.1f}, best {results['best_return']:.1f}"
 
 
@@ -507,10 +569,13 @@ def _check(config: TrainConfig) -> None:
     from rpsp.experiments.recipes import recipe
 
     recipe(find_method(config.method), config.settings)  # update rules check their own settings
-    for name in ("hidden", "window", "units", "refit_batches", "refit_samples", "passes", "minibatch"):
+    counts = "past", "future", "dimension", "window", "units", "refit_batches", "refit_samples", "passes", "minibatch"
+    for name, least in {**dict.fromkeys(("hidden", *counts), 1), "epochs": 0, "plus_obs": 0}.items():
         value = getattr(config.settings, name)
-        if min(value if isinstance(value, tuple) else (value,), default=1) < 1:
-            raise UsageError(f"{name}: {value} must be at least 1.")
+        if value is not None and min(value if isinstance(value, tuple) else (value,), default=1) < least:
+            raise UsageError(f"{name}: {value} must be at least {least}.")
+    if not math.isfinite(config.settings.log_std):
+        raise UsageError(f"log_std: {config.settings.log_std} is not a finite number.")
     if not 0 <= config.settings.discount <= 1:
         raise UsageError(f"discount: {config.settings.discount} does not lie between 0 and 1; 0.99 is usual.")
     if config.tensorboard:
@@ -536,14 +601,14 @@ class _board:
     def __init__(self, config: TrainConfig, directory: Path):
         self.writer = _summary_writer()(str(directory / "tensorboard")) if config.tensorboard else None
 
-    def __enter__(self) -> Callable[[dict[str, float]], None]:
+    def __enter__(self) -> Callable[[Record], None]:
         return self._write
 
     def __exit__(self, *_: Any) -> None:
         if self.writer is not None:
             self.writer.close()
 
-    def _write(self, record: dict[str, float]) -> None:
+    def _write(self, record: Record) -> None:
         if self.writer is not None and "iteration" in record:
             for name, value in record.items():
                 self.writer.add_scalar(name, value, int(record["total_samples"]))
@@ -566,13 +631,12 @@ def _describe_space(space: Any) -> dict[str, Any]:
     }
 
 
-def read_action_space(directory: Path) -> Any:
-    """The space of the actions of a run, as spaces.json keeps it."""
+def read_spaces(directory: Path) -> dict[str, Any]:
+    """The spaces of the observations and actions of a run, as spaces.json keeps them."""
     import numpy as np
     from gymnasium.spaces import Box, Discrete
 
-    try:
-        space = read_json(directory / "spaces.json")["action"]
+    def rebuilt(space: dict[str, Any]) -> Any:
         if "n" in space:
             return Discrete(space["n"], start=space["start"])
         low, high = (
@@ -580,5 +644,9 @@ def read_action_space(directory: Path) -> Any:
             for name, infinite in (("low", -np.inf), ("high", np.inf))
         )
         return Box(low, high, dtype=np.dtype(space["dtype"]).type)
+
+    content = read_json(directory / "spaces.json")
+    try:
+        return {name: rebuilt(content[name]) for name in ("observation", "action")}
     except (KeyError, TypeError, ValueError, AssertionError) as error:
         raise FileFormatError(f"{directory / 'spaces.json'}: is damaged ({error}).") from error

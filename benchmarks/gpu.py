@@ -1,0 +1,82 @@
+"""What an update costs on CPU and GPU, for 1, 10 and 100 agents at once. Needs a GPU that jax can use.
+
+One batch of position-only Hopper (15 rows of 1000 steps) is collected with a random policy; the update of each method is
+then compiled for n agents at once (`vmap` over parameters, memory and batch) on each device, and timed after a first call.
+On the CPU more than one agent at once is not measured where it would take minutes: there, seeds run one a core.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from rpsp.experiments.runs import configured, environment_maker, ingredients, resolve
+from rpsp.rollouts import collect
+from rpsp.training import _packed, begin  # pyright: ignore[reportPrivateUsage]
+
+METHODS = ("rpsi-trpo", "rpsi-ppo", "gru32", "rpsp-alt")
+AGENTS = (1, 10, 100)
+
+
+def main() -> dict[str, Any]:
+    devices = {"cpu": jax.devices("cpu")[0], "gpu": jax.devices()[0]}
+    print(devices, flush=True)
+    rows = []
+    for method in METHODS:
+        with jax.default_device(devices["cpu"]):
+            agent, memory, batch, rule = prepared(method)
+        for name, device in devices.items():
+            for count in AGENTS:
+                if name == "cpu" and count > (10 if method.startswith("rpsi") else 1):
+                    continue
+                many = jax.device_put(repeated((agent, memory, batch), count), device)
+                with jax.default_device(device):
+                    row = {"method": method, "device": name, "agents": count, **timed(rule, many)}
+                rows.append(row)
+                print(row, flush=True)
+    return {"gpu": devices["gpu"].device_kind, "rows": rows}
+
+
+def prepared(method: str) -> tuple[Any, Any, Any, Any]:
+    """An agent, its rule's memory, a batch and the rule."""
+    given = {"env": "Hopper-v5", "method": method}
+    config = configured(given | ({"epochs": 1} if method == "rpsp-alt" else {}))
+    make_envs = environment_maker(config)
+    assert make_envs is not None
+    config = resolve(config, make_envs)
+    recipe, amounts = ingredients(config)
+    envs = make_envs(config.num_envs)
+    training, _ = begin(recipe, envs, amounts)
+    collected = collect(
+        training.agent, envs, scaling=training.scaling, samples=amounts.samples, seed=0, iteration=0, keep_states=True
+    )
+    batch = _packed(collected, envs, training.rows)
+    envs.close()
+    return training.agent, training.memory, batch, recipe.rule
+
+
+def repeated(tree: Any, count: int) -> Any:
+    """The same tree for every agent, stacked along a first axis."""
+    arrays, others = eqx.partition(tree, eqx.is_array)
+    stacked = jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x), (count, *x.shape)) + 0, arrays)
+    return eqx.combine(stacked, others)
+
+
+def timed(rule: Any, many: Any) -> dict[str, float]:
+    """Seconds of one update of all agents: with compilation, then the median of three without."""
+    step = eqx.filter_jit(eqx.filter_vmap(rule.step))
+    seconds = []
+    for _ in range(4):
+        started = time.perf_counter()
+        jax.block_until_ready(eqx.filter(step(*many), eqx.is_array))
+        seconds.append(time.perf_counter() - started)
+    return {"first_seconds": seconds[0], "seconds": statistics.median(seconds[1:])}
+
+
+if __name__ == "__main__":
+    main()

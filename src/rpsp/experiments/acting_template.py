@@ -1,0 +1,98 @@
+"""Act with a trained policy; needs numpy alone. `rpsp export` ships this file as act.py, beside policy.npz.
+
+    policy = load("policy.npz")
+    action, state = policy.step(observation)           # begins an episode
+    action, state = policy.step(observation, state)    # goes on with it, at every new observation
+
+The state carries the belief and the last action. Actions are the most probable ones; with a third argument,
+np.random.default_rng(seed), they are drawn as in training. Observations and actions are in the environment's own units.
+"""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+
+# q' = f(q, a, o): the next belief, from the last one, the action since and the observation now. w are the weights.
+
+
+def window(w, q, a, o):
+    """The latest observations, oldest first."""
+    return np.concatenate((q[len(o) :], o))
+
+
+def gru(w, q, a, o):
+    """A gated recurrent unit; σ(x) = (1 + tanh(x/2)) / 2."""
+    inputs = (w.W_input @ np.concatenate((o, a)) + w.b_input).reshape(3, -1)
+    states = (w.W_state @ q + w.b_state).reshape(3, -1)
+    reset, keep = (1 + np.tanh((inputs[:2] + states[:2]) / 2)) / 2
+    new = np.tanh(inputs[2] + reset * states[2])
+    return new + keep * (q - new)
+
+
+def inference(w, q, a, o):
+    """Direct inference: linear in z = [x, a, o] but for bumps at data points; q = [x, 1/t], where 1/t is its youth."""
+    x, youth = q[:-1], q[-1]
+    if youth == 0:
+        x, youth = w.first + o @ w.W_first, np.inf
+    else:
+        z = np.concatenate((x, a, o)) * w.factor + w.shift
+        bumps = np.exp(z @ w.centres - z @ z / 2 - w.half_squares)
+        x = w.constant + z @ w.W_linear + youth * (z @ w.W_young) + bumps @ w.W_bumps
+    return np.append(np.clip(x, -w.bound, w.bound), 1 / (1 + 1 / youth))
+
+
+def kernel_bayes(w, q, a, o):
+    """The paper's filter: q is extended by W_ext, then conditioned on a and o by kernel Bayes rule with weights v."""
+    phi_a = np.cos(np.clip(a, w.a_low, w.a_high) @ w.a_frequencies + w.a_phases) @ w.a_projection
+    phi_o = np.cos(np.clip(o, w.o_low, w.o_high) @ w.o_frequencies + w.o_phases) @ w.o_projection
+    C = (q @ w.W_ext_o @ phi_a) @ w.U_oo
+    v = np.linalg.solve(C @ C + w.ridge, C @ phi_o)
+    operator = (v @ w.U_xi_o) @ (q @ w.W_ext_xi) @ (phi_a @ w.U_xi_a)
+    return np.clip(operator.reshape(-1) @ w.U_q, w.low, w.high)
+
+
+def tabular(w, q, a, o):
+    """Bayes rule on a table of probabilities: keep what agrees with a and o, then let every column sum to one."""
+    if not q.any():
+        return w.first[o.argmax()]
+    joint = np.maximum(q @ w.W[a.argmax(), o.argmax()], 0)
+    total = joint.sum(axis=0)
+    return np.where(total > 1e-12, joint / np.maximum(total, 1e-12), 1 / len(joint)).reshape(-1)
+
+
+class Policy:
+    """Beliefs, and the network that acts on them."""
+
+    def __init__(self, about, parts):
+        self.about, self.units = about, parts["units"]
+        self.beliefs = [(globals()[kind], parts[f"belief{i}"]) for i, kind in enumerate(about["beliefs"])]
+        self.layers = [parts[f"layer{i}"] for i in range(about["layers"])]
+
+    def step(self, observation, state=None, rng=None):
+        """The action for an observation, and the state to give back with the next one; no state begins an episode."""
+        u, (qs, a) = self.units, state or ([w.q0 for _, w in self.beliefs], self.units.null)
+        o = np.asarray(observation, float)
+        if o.shape != u.mean.shape:
+            raise ValueError(f"observation: has the shape {o.shape}; this policy was trained with {u.mean.shape}.")
+        o = np.eye(self.about["symbols"])[int(o - u.mean)] if self.about["symbols"] else (o - u.mean) / u.scale
+        qs = [update(w, q, a, o) for (update, w), q in zip(self.beliefs, qs, strict=True)]
+        x = np.concatenate(qs)
+        for layer in self.layers[:-1]:
+            x = np.maximum(layer.W @ x + layer.b, 0)
+        x = self.layers[-1].W @ x + self.layers[-1].b
+        if self.about["kind"] == "categorical":
+            action = np.argmax(x if rng is None else x + rng.gumbel(size=len(x)))
+            return action + self.about["first_action"], (qs, np.eye(len(x))[action])
+        a = np.clip(x if rng is None else x + u.std * rng.standard_normal(len(x)), u.low, u.high)
+        return (a * u.half + u.middle).astype(self.about["dtype"]), (qs, a)
+
+
+def load(path):
+    """The policy in a file that `rpsp export` wrote."""
+    with np.load(path, allow_pickle=False) as file:
+        about, names = json.loads(str(file["about"])), [name.split("/") for name in file.files if "/" in name]
+        parts = {part: SimpleNamespace() for part, _ in names}
+        for part, name in names:
+            setattr(parts[part], name, file[f"{part}/{name}"].astype(float))
+    return Policy(about, parts)

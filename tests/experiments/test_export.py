@@ -1,0 +1,266 @@
+"""The exported policy acts as the agent does, in a process that has numpy alone."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from benchmarks.systems import controlled_hmm, linear_gaussian, one_hot, simulate_hmm, simulate_linear_gaussian
+from gymnasium.spaces import Box, Discrete
+
+import rpsp
+from rpsp.cli import main
+from rpsp.errors import DivergedError, UsageError
+from rpsp.experiments import acting_template
+from rpsp.experiments.agents import TrainedAgent
+from rpsp.experiments.export import compare, export, policy_bytes
+from rpsp.features import OneHot, Scaling
+from rpsp.filters import GRU, AbstractFilter, Concatenated, observation_window, step
+from rpsp.inference import InferenceSettings, fit_inference
+from rpsp.policies import Agent, CategoricalPolicy, GaussianPolicy
+from rpsp.psr import KernelBayesFilter
+from rpsp.rollouts import units_of
+from rpsp.trajectories import Batch, pack
+from rpsp.two_stage import TabularSettings, TwoStageSettings, fit_tabular, fit_two_stage, one_hot_maps
+
+SCRIPT = Path(acting_template.__file__)
+RANGES = {
+    "bounded": Box(np.array([-3.0], np.float32), np.array([1.0], np.float32)),
+    "unbounded": Box(-np.inf, np.inf, (1,), np.float64),
+    "symbols": Discrete(2, start=5),
+}
+
+
+@cache
+def continuous() -> Batch:
+    rng = np.random.default_rng(0)
+    return pack(simulate_linear_gaussian(linear_gaussian(2, 2, 1, rng), 40, 30, rng))
+
+
+@cache
+def discrete() -> Batch:
+    rng = np.random.default_rng(0)
+    hmm = controlled_hmm(3, 3, 2, rng)
+    return pack(one_hot(hmm, simulate_hmm(hmm, 40, 20, rng)))
+
+
+@cache
+def kernel_bayes() -> KernelBayesFilter:
+    settings = TwoStageSettings(past=4, future=2, dimension=6, history_dimension=20, frequencies=40)
+    return fit_two_stage(continuous(), settings, rng=np.random.default_rng(0))
+
+
+@cache
+def inference() -> AbstractFilter:
+    settings = InferenceSettings(past=4, future=2, bumps=20, rounds=1, bends=(0.01,))
+    return fit_inference(continuous(), continuous(), settings, rng=np.random.default_rng(0))
+
+
+FILTERS = {
+    "window": lambda: observation_window(3, 2, 1),
+    "gru": lambda: eqx.tree_at(lambda f: f.q0, GRU(7, 2, 1, key=jax.random.key(0)), jnp.linspace(-1, 1, 7)),
+    "inference": inference,
+    "kernel-bayes": kernel_bayes,
+    "kernel-bayes + window": lambda: Concatenated(kernel_bayes(), observation_window(2, 2, 1)),
+    "inference + gru + window": lambda: Concatenated(
+        inference(), Concatenated(GRU(5, 2, 1, key=jax.random.key(1)), observation_window(1, 2, 1))
+    ),
+    "tabular": lambda: fit_tabular(discrete(), discrete(), TabularSettings(future=2, max_rank=3)),
+    "window on symbols": lambda: observation_window(2, 3, 2),
+}
+
+
+def make_agent(filter: AbstractFilter, actions: str = "bounded") -> TrainedAgent:
+    """An agent whose policy really depends on the state: as made, its output layer is zero."""
+    units, symbols = units_of(RANGES[actions]), actions == "symbols"
+    inputs = Scaling(np.linspace(-1, 1, filter.size), np.linspace(0.5, 2, filter.size))
+    shape = {"hidden": () if symbols else (8, 5), "scaling": inputs, "key": jax.random.key(3)}
+    policy = (
+        CategoricalPolicy(filter.size, units.size, **shape)
+        if symbols
+        else GaussianPolicy(filter.size, units.size, log_std=-1.0, **shape)
+    )
+    policy = eqx.tree_at(
+        lambda p: (p.network.layers[-1].weight, p.network.layers[-1].bias),
+        policy,
+        (
+            jax.random.normal(jax.random.key(4), policy.network.layers[-1].weight.shape),
+            jnp.full(units.size, 0.1),
+        ),
+    )
+    if isinstance(policy, CategoricalPolicy):  # either action shall be chosen in about half the states
+        states, rng = [filter.init()], np.random.default_rng(5)
+        for _ in range(30):
+            states.append(filter.update(states[-1], jnp.eye(2)[rng.integers(2)], jnp.eye(3)[rng.integers(3)]))
+        logits = np.array([policy(q).logits for q in states[1:]]) - 0.1
+        policy = eqx.tree_at(lambda p: p.network.layers[-1].bias, policy, jnp.asarray(-np.median(logits, axis=0)))
+    scaling = OneHot(3) if symbols else Scaling(np.array([5.0, -1.0]), np.array([2.0, 0.1]))
+    return TrainedAgent(Agent(filter, policy), scaling, units, first=4 if symbols else 0)
+
+
+def cases() -> dict[str, TrainedAgent]:
+    symbolic = ("tabular", "window on symbols")
+    agents = {name: make_agent(FILTERS[name](), "symbols" if name in symbolic else "bounded") for name in NAMES[1:]}
+    return agents | {"window, unbounded": make_agent(FILTERS["window"](), "unbounded")}
+
+
+NAMES = ["window, unbounded", *(name for name in FILTERS if name != "kernel-bayes")]  # which has company in another
+
+ALONE = """
+import json, sys
+sys.path.insert(0, ".")
+import act, numpy as np
+actions = {}
+for name, episodes in json.load(open("episodes.json")).items():
+    policy = act.load(name + ".npz")
+    actions[name] = []
+    for observations in episodes:
+        state = None
+        for observation in observations:
+            action, state = policy.step(observation, state)
+            actions[name].append(np.asarray(action).tolist())
+print(json.dumps({"actions": actions, "modules": sorted({name.split(".")[0] for name in sys.modules})}))
+"""
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What every agent does, and what its exported policy does in a process of its own."""
+    folder, rng = tmp_path_factory.mktemp("alone"), np.random.default_rng(1)
+    folder.joinpath("act.py").write_bytes(SCRIPT.read_bytes())
+    episodes, expected = {}, {}
+    seen = np.asarray(continuous().seen)[0]
+    for name, agent in cases().items():
+        folder.joinpath(f"{name}.npz").write_bytes(policy_bytes(agent))
+        if isinstance(agent.scaling, OneHot):
+            observations = (agent.first + rng.integers(3, size=60)).tolist()
+        else:
+            observations = agent.scaling.decode(seen[rng.permutation(len(seen))]).tolist() * 3
+        episodes[name], expected[name] = [observations[:40], observations[40:60], observations[:5]], []
+        state = None
+        for episode in episodes[name]:
+            for i, observation in enumerate(episode):
+                action, state = agent.predict([observation], state, episode_start=i == 0)
+                expected[name].append(action[0].tolist())
+    folder.joinpath("episodes.json").write_text(json.dumps(episodes))
+    done = subprocess.run([sys.executable, "-I", "-c", ALONE], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return expected, json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_acts_as_the_agent(name, alone):
+    expected, found = alone
+    wanted, actions = np.array(expected[name]), np.array(found["actions"][name])
+    assert len(wanted) == 65 and len(np.unique(wanted)) > 1, "a constant action proves nothing"
+    np.testing.assert_allclose(actions, wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_needs_numpy_alone(alone):
+    assert not {"jax", "jaxlib", "equinox", "rpsp", "scipy", "gymnasium"} & set(alone[1]["modules"])
+    assert len(SCRIPT.read_text().splitlines()) < 100
+
+
+@pytest.mark.parametrize("name", ["gru", "inference", "kernel-bayes"])
+def test_computes_the_same_in_double_precision(name):
+    """Where the agent does not round, nothing is left of the difference."""
+    agent = make_agent(FILTERS[name]())
+    policy = acting_template.load(io.BytesIO(policy_bytes(agent)))
+    rng = np.random.default_rng(0)
+    with jax.enable_x64(True):
+        double = jax.tree.map(lambda x: jnp.asarray(np.asarray(x, np.float64)) if eqx.is_array(x) else x, agent.agent)
+        q, executed, state = double.filter.init(), np.zeros(1), None
+        for i in range(15):
+            observation = agent.scaling.decode(rng.standard_normal(2))
+            given = (q, executed, agent.scaling.encode(observation), i == 0)
+            q = step(double.filter, *map(jnp.asarray, given))
+            executed = agent.units.clip(np.asarray(double.policy(q).mode())[None])[0]
+            _, state = policy.step(observation, state)
+            np.testing.assert_allclose(np.concatenate(state[0]), q, atol=1e-10, rtol=1e-10)
+            np.testing.assert_allclose(state[1], executed, atol=1e-10)
+
+
+def test_drawn_actions():
+    agent = make_agent(FILTERS["window"](), "unbounded")
+    policy = acting_template.load(io.BytesIO(policy_bytes(agent)))
+    mode, _ = policy.step([5.0, -1.0])
+    rng = np.random.default_rng(0)
+    drawn = np.array([policy.step([5.0, -1.0], None, rng)[0] for _ in range(4000)])
+    assert abs(drawn.mean() - mode[0]) < 0.02 and abs(drawn.std() - np.exp(-1)) < 0.02
+    assert policy.step([5.0, -1.0], None, np.random.default_rng(0))[0] == drawn[0]
+
+    agent = make_agent(FILTERS["window on symbols"](), "symbols")
+    policy = acting_template.load(io.BytesIO(policy_bytes(agent)))
+    drawn = np.array([policy.step(4, None, rng)[0] for _ in range(4000)])
+    q = step(agent.agent.filter, agent.agent.filter.init(), jnp.zeros(2), jnp.eye(3)[0], jnp.asarray(True))
+    assert abs((drawn == 6).mean() - jax.nn.softmax(agent.agent.policy(q).logits)[1]) < 0.03
+
+
+def test_a_wrong_observation_is_refused():
+    policy = acting_template.load(io.BytesIO(policy_bytes(make_agent(FILTERS["window"]()))))
+    with pytest.raises(ValueError, match=r"\(1,\).*\(2,\)"):
+        policy.step([1.0])
+
+
+def test_fast_enough():
+    """A loose bound, for machines are busy: measured 10 to 30 µs, kernel Bayes 80 µs at its usual size."""
+    agents = [make_agent(FILTERS[name]()) for name in ("window", "gru", "inference")]
+    for agent in agents:
+        found = compare(agent, acting_template.load(io.BytesIO(policy_bytes(agent))))
+        assert found["microseconds_per_step"] < 300 and found["steps"] == 300 and found["episodes"] == 2
+        assert found["largest_difference_of_a_step"] < 1e-5
+
+
+def test_what_cannot_be_exported():
+    class Own(AbstractFilter):
+        def init(self):
+            return jnp.zeros(2)
+
+    for filter in (Own(), Concatenated(observation_window(1, 2, 1), Own())):
+        with pytest.raises(UsageError, match=r"Own is not one of .*predict instead"):
+            policy_bytes(make_agent(filter))
+    with pytest.raises(UsageError, match="OneHotSequence"):
+        policy_bytes(make_agent(eqx.tree_at(lambda f: f.phi_o, kernel_bayes(), one_hot_maps(2, 1, 1, 1).phi_o)))
+    broken = eqx.tree_at(lambda f: f.q0, GRU(7, 2, 1, key=jax.random.key(0)), jnp.full(7, jnp.nan))
+    with pytest.raises(DivergedError, match="belief0/q0"):
+        policy_bytes(make_agent(broken))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "run"
+    rpsp.train("InvertedPendulum-v5", "fm2", iterations=1, samples=200, exploration_episodes=5, out=out, verbose=False)
+    return out
+
+
+def test_command(run, capsys):
+    main(["export", str(run), "--json"])
+    printed = capsys.readouterr().out
+    results = json.loads(printed.splitlines()[-1])
+    assert results["directory"] == str(run / "export") and results["checkpoint"] == 1
+    assert results["largest_difference"] < 1e-5 and results["largest_difference_of_a_step"] < 1e-5
+    assert results["steps"] == 300 and results["microseconds_per_step"] > 0
+    assert "µs a step" in printed and str(run / "export") in printed
+    assert {p.name for p in (run / "export").iterdir()} == {"policy.npz", "act.py"}
+    action, _ = acting_template.load(run / "export" / "policy.npz").step(np.zeros(2))
+    assert action.shape == (1,) and action.dtype == np.float32
+
+    with pytest.raises(SystemExit) as exit:
+        main(["export", str(run)])
+    assert exit.value.code == 2 and "remove it" in capsys.readouterr().err
+
+
+def test_a_difference_is_not_shipped(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(acting_template, "window", lambda w, q, a, o: 2 * np.concatenate((q[len(o) :], o)))
+    with pytest.raises(rpsp.errors.RpspError, match="differ"):
+        export(run, out=str(tmp_path / "export"))
+    assert not (tmp_path / "export").exists()

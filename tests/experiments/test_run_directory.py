@@ -1,0 +1,333 @@
+"""A run on disk: whole after any crash, never silently wrong, and exactly what was saved comes back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rpsp.errors import FileFormatError, StorageError, UsageError
+from rpsp.experiments.run_directory import RunDirectory
+from rpsp.features import OneHot, Scaling
+from rpsp.filters import AbstractFilter, observation_window
+from rpsp.policies import Agent, CategoricalPolicy, GaussianPolicy
+from rpsp.ppo import ppo
+from rpsp.training import Training
+from rpsp.trajectories import Episode, pack
+from rpsp.trpo import trpo
+from rpsp.updates import UpdateRule, filter_only, in_sequence, vrpg
+
+SCALING = Scaling(np.array([0.1, -0.2]), np.array([1.0, 3.0]))
+
+RULES = {
+    "trpo": trpo(),
+    "vrpg": vrpg(),
+    "ppo": ppo(hidden=(3,)),
+    "alternating": in_sequence(trpo(), vrpg(select=filter_only)),
+    "typed key": UpdateRule(lambda agent: (jax.random.key(3), jnp.zeros(2)), lambda *given: (*given, {})),
+}
+
+
+def agent_of(number: int, policy: Any = GaussianPolicy) -> Agent:
+    filter = observation_window(2, 2, 1)
+    return Agent(filter, policy(filter.size, 2, hidden=(3,), key=jax.random.key(number)))
+
+
+def training_of(number: int, rule: UpdateRule = RULES["trpo"], **others: Any) -> Training:
+    """A run after so many iterations, every number of whose memory is another."""
+    rng = np.random.default_rng(number)
+    agent = agent_of(number)
+
+    def other(leaf: Any) -> Any:
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.key(number)
+        return jnp.asarray(rng.integers(0, 100, leaf.shape), leaf.dtype) + jnp.asarray(0.5).astype(leaf.dtype)
+
+    episodes = [Episode(rng.normal(size=(5, 2)), rng.normal(size=(4, 1)), rng.normal(size=4)) for _ in range(3)]
+    fields = {
+        "iteration": number,
+        "samples": 100 * number,
+        "rows": 4,
+        "agent": agent,
+        "memory": jax.tree.map(other, rule.init(agent)),
+        "scaling": SCALING,
+        "recent": (pack(episodes), pack(episodes[:1])),
+    }
+    return Training(**(fields | others))
+
+
+def run_of(path: Path, returns: list[float]) -> RunDirectory:
+    """A run with these returns: checkpoint n acted iteration n."""
+    run = RunDirectory(path)
+    for n, mean_return in enumerate([None, *returns]):
+        run.append({"exploration_samples": 3} if mean_return is None else record(n - 1, mean_return))
+        run.save(training_of(n))
+    return run
+
+
+def record(n: int, mean_return: float) -> dict[str, float]:
+    return {"iteration": n, "mean_return": mean_return}
+
+
+def plain(tree: Any) -> list[Any]:
+    """Every leaf of a tree, keys as their data."""
+    leaves = jax.tree.leaves(tree)
+    is_key = [isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in leaves]
+    return [jax.random.key_data(x) if key else x for x, key in zip(leaves, is_key, strict=True)]
+
+
+def assert_same(one: Training, other: Training) -> None:
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for a, b in zip(plain(one), plain(other), strict=True):
+        assert type(a) is type(b)
+        assert np.asarray(a).dtype == np.asarray(b).dtype and np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Round trips
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_what_is_saved_comes_back_bit_for_bit(name: str, tmp_path: Path) -> None:
+    run, training = RunDirectory(tmp_path), training_of(7, RULES[name])
+    run.save(training)
+    found = run.restore(RULES[name])
+    assert found is not None and found[1] == []
+    assert_same(found[0], training)
+    if name == "typed key":
+        key, _ = found[0].memory
+        np.testing.assert_array_equal(jax.random.uniform(key, (3,)), jax.random.uniform(jax.random.key(7), (3,)))
+
+
+def test_discrete_tasks_come_back_too(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    training = training_of(1, agent=agent_of(1, CategoricalPolicy), scaling=OneHot(5), recent=())
+    run.save(training)
+    assert_same(run.read(1, RULES["trpo"]), training)
+
+
+def test_a_checkpoint_of_the_same_training_has_the_same_bytes(tmp_path: Path) -> None:
+    paths = [RunDirectory(tmp_path / name).save(training_of(3, RULES["ppo"])) for name in "ab"]
+    for file in ("state.safetensors", "manifest.json"):
+        assert (paths[0] / file).read_bytes() == (paths[1] / file).read_bytes()
+
+
+def test_the_memory_of_another_method_is_refused(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.save(training_of(1, RULES["vrpg"]))
+    with pytest.raises(FileFormatError, match="does not fit this method"):
+        run.restore(RULES["ppo"])
+
+
+def test_a_class_that_files_may_not_name_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    class Mine(AbstractFilter):
+        W: jax.Array
+
+        def init(self) -> jax.Array:
+            return self.W
+
+    agent = Agent(Mine(jnp.zeros(2)), agent_of(0).policy)
+    with pytest.raises(UsageError, match=r"Mine: .*READABLE.*--plugin"):
+        RunDirectory(tmp_path).save(training_of(0, agent=agent))
+    assert RunDirectory(tmp_path).numbers() == []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is kept
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_last_three_and_the_best_are_kept(tmp_path: Path) -> None:
+    run = run_of(tmp_path, [1.0, 9.0, 2.0, 3.0, 4.0, 5.0])
+    assert run.numbers() == [1, 4, 5, 6]  # iteration 1, which returned 9, was acted by checkpoint 1
+    assert run.best() == 1
+    run.append(record(6, 10.0))
+    run.save(training_of(7))
+    assert run.numbers() == [5, 6, 7] and run.best() == 6
+
+
+def test_last_best_or_a_number(tmp_path: Path) -> None:
+    run = run_of(tmp_path, [1.0, 9.0, 2.0, 3.0, 4.0, 5.0])
+    for which, number in (("last", 6), ("best", 1), (5, 5)):
+        agent, scaling, found = run.agent(which)
+        assert found == number
+        np.testing.assert_array_equal(agent.policy.network.layers[0].weight, agent_of(number).policy.network.layers[0].weight)  # fmt: skip  # noqa: E501
+        np.testing.assert_array_equal(scaling.mean, SCALING.mean)
+    with pytest.raises(UsageError, match=r"2 is not one of last, best, 1, 4, 5, 6"):
+        run.agent(2)
+    with pytest.raises(UsageError, match="'latest'"):
+        run.agent("latest")
+    with pytest.raises(FileFormatError, match="no checkpoint"):
+        RunDirectory(tmp_path / "nothing").agent()
+
+
+def test_the_manifest_says_what_it_is(tmp_path: Path) -> None:
+    path = RunDirectory(tmp_path).save(training_of(12))
+    manifest = json.loads((path / "manifest.json").read_text())
+    data = (path / "state.safetensors").read_bytes()
+    assert path.name == "000012" and manifest["iteration"] == 12 and manifest["samples"] == 1200
+    assert manifest["sha256"] == hashlib.sha256(data).hexdigest() and manifest["bytes"] == len(data)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Damage
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def flip(path: Path, at: float) -> None:
+    data = bytearray(path.read_bytes())
+    data[int(at * (len(data) - 1))] ^= 1
+    path.write_bytes(bytes(data))
+
+
+DAMAGES = {
+    "a flipped bit at the start": lambda p: flip(p / "state.safetensors", 0.0),
+    "a flipped bit in the header": lambda p: flip(p / "state.safetensors", 0.1),
+    "a flipped bit at the end": lambda p: flip(p / "state.safetensors", 1.0),
+    "a flipped bit in the manifest": lambda p: flip(p / "manifest.json", 0.8),
+    "cut off": lambda p: (p / "state.safetensors").write_bytes((p / "state.safetensors").read_bytes()[:-100]),
+    "empty": lambda p: (p / "state.safetensors").write_bytes(b""),
+    "no manifest": lambda p: (p / "manifest.json").unlink(),
+    "a manifest of something else": lambda p: (p / "manifest.json").write_text("[1, 2]"),
+    "a manifest cut off": lambda p: (p / "manifest.json").write_text('{"sha256": "ab'),
+    "no state": lambda p: (p / "state.safetensors").unlink(),
+    "nothing there": lambda p: [f.unlink() for f in p.iterdir()],
+    "a file in its place": lambda p: (shutil.rmtree(p), p.write_text("?")),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_passed_over_and_named(damage: str, tmp_path: Path) -> None:
+    run = run_of(tmp_path, [1.0, 2.0])
+    DAMAGES[damage](run.checkpoints / "000002")
+    found = run.restore(RULES["trpo"])
+    assert found is not None
+    training, complaints = found
+    assert_same(training, training_of(1))
+    assert len(complaints) == 1 and "000002" in complaints[0] and "\n" not in complaints[0]
+    assert run.agent("last")[2] == 1
+    # The run goes on over it.
+    run.save(training_of(2)) if damage != "a file in its place" else None
+    if damage != "a file in its place":
+        assert_same(run.restore(RULES["trpo"])[0], training_of(2))  # pyright: ignore[reportOptionalSubscript]
+
+
+def test_if_every_checkpoint_is_damaged_nothing_is_begun_anew(tmp_path: Path) -> None:
+    run = run_of(tmp_path, [1.0])
+    for number in run.numbers():
+        flip(run.checkpoints / f"{number:06d}" / "state.safetensors", 0.5)
+    with pytest.raises(FileFormatError, match=r"no checkpoint is readable.*000001"):
+        run.restore(RULES["trpo"])
+    with pytest.raises(FileFormatError, match="checksum"):
+        run.agent()
+    assert RunDirectory(tmp_path / "other").restore(RULES["trpo"]) is None
+
+
+def test_what_a_crash_left_behind_is_swept_away(tmp_path: Path) -> None:
+    run = run_of(tmp_path, [1.0])
+    before = {p.relative_to(tmp_path) for p in tmp_path.rglob("*")}
+    half = run.checkpoints / ".000002.4711"
+    half.mkdir()
+    (half / ".state.safetensors.x8s").write_bytes(b"half")
+    (tmp_path / ".metrics.jsonl.abc").write_text("half")
+    (tmp_path / ".config.json.q2").write_text("half")
+    assert run.numbers() == [0, 1]
+    with run.locked():
+        run.clean()
+    assert {p.relative_to(tmp_path) for p in tmp_path.rglob("*")} == before | {Path(".lock")}
+
+
+class DiskFullError(OSError):
+    pass
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_a_save_that_fails_half_way_leaves_the_last_one(at: int, tmp_path: Path, monkeypatch: Any) -> None:
+    """Killed or refused at each of its steps in turn: the checkpoint before is what is found."""
+    import os
+
+    from rpsp.experiments import run_directory
+
+    run = run_of(tmp_path, [1.0])
+    calls = iter(range(100))
+
+    def failing(real: Any) -> Any:
+        def call(*given: Any, **named: Any) -> Any:
+            if next(calls) == at:
+                raise DiskFullError(28, "No space left on device")
+            return real(*given, **named)
+
+        return call
+
+    monkeypatch.setattr(os, "fsync", failing(os.fsync))
+    monkeypatch.setattr(os, "replace", failing(os.replace))
+    with pytest.raises(StorageError, match="No space left"):
+        run.save(training_of(2))
+    monkeypatch.undo()
+    assert run_directory.RunDirectory(tmp_path).numbers() == [0, 1]
+    assert_same(run.restore(RULES["trpo"])[0], training_of(1))  # pyright: ignore[reportOptionalSubscript]
+    assert not list(run.checkpoints.glob(".*")), "nothing half-written stays"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Metrics
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_metrics_are_cut_back_to_the_checkpoint_byte_for_byte(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.append({"exploration_samples": 3, "prediction_error": 0.1 + 0.2})
+    first = run.metrics_file.read_bytes()
+    for n in range(3):
+        run.append(record(n, 1 / (n + 3)))
+        if n == 1:
+            two = run.metrics_file.read_bytes()
+    run.metrics_file.write_bytes(run.metrics_file.read_bytes() + b'{"iteration": 3, "mean_re')
+    assert [r.get("iteration") for r in run.metrics()] == [None, 0, 1, 2]
+    run.cut_back(2)
+    assert run.metrics_file.read_bytes() == two
+    run.cut_back(0)
+    assert run.metrics_file.read_bytes() == first
+    run.cut_back(-1)
+    assert run.metrics_file.read_bytes() == b""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One process at a time
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
+    code = (
+        "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.flock(file, fcntl.LOCK_EX); "
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    path = str(tmp_path / ".lock")
+    with subprocess.Popen(
+        [sys.executable, "-c", code, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        with pytest.raises(UsageError, match="in use by another process"), RunDirectory(tmp_path).locked():
+            pass
+        other.kill()  # even killed, it holds no longer
+        other.wait()
+    with RunDirectory(tmp_path).locked(), pytest.raises(UsageError, match="in use"), RunDirectory(tmp_path).locked():
+        pass
+    with RunDirectory(tmp_path).locked():
+        pass
+
+
+def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot be written to"), RunDirectory(tmp_path / "file" / "run").locked():
+        pass

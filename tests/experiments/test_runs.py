@@ -1,0 +1,576 @@
+"""Runs: the same seed gives the same bits, killed or not; every mistake is one sentence, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tasks
+from tasks import Drift
+
+import rpsp
+from rpsp.cli import main
+from rpsp.errors import EnvironmentFailure, UsageError
+from rpsp.experiments.agents import load
+from rpsp.experiments.run_directory import RunDirectory
+from rpsp.experiments.runs import Run, configured, read_config, resolve, start
+
+HERE = Path(__file__).parent
+TINY: dict[str, Any] = {"samples": 60, "exploration_episodes": 8, "num_envs": 3, "threads": 1}
+FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in TINY.items()]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("BREAK_AFTER", raising=False)
+    monkeypatch.setattr(Drift, "steps", 0)
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def cli(*arguments: str) -> int:
+    """The exit code of `rpsp …`, in this process."""
+    try:
+        main(list(arguments))
+    except SystemExit as exit:
+        return int(exit.code or 0)
+    return 0
+
+
+def trained(out: Path, iterations: int = 3, method: str = "fm2", env: Any = "tasks:Drift-v0", **settings: Any) -> Run:
+    return rpsp.train(env, method, out=out, iterations=iterations, verbose=False, **(TINY | settings))
+
+
+def metrics(directory: Path) -> list[str]:
+    """The lines of metrics without what is measured by the clock, to be compared as text."""
+    lines = (directory / "metrics.jsonl").read_text().splitlines()
+    timed = re.compile(r'"\w+(_seconds|_per_second)": [^,}]+')
+    return [timed.sub("", line) for line in lines]
+
+
+def checkpoints(directory: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(directory)): p.read_bytes() for p in sorted(directory.glob("checkpoints/*/*"))}
+
+
+def contents(directory: Path) -> dict[str, tuple[bytes, int]]:
+    """Every file and when it was written, the lock apart."""
+    return {
+        str(p): (p.read_bytes(), p.stat().st_mtime_ns)
+        for p in sorted(directory.rglob("*"))
+        if p.is_file() and p.name != ".lock"
+    }
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """PPO for five iterations, never interrupted."""
+    return trained(tmp_path_factory.mktemp("runs") / "done", 5, "fm2-ppo")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a run leaves
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_directory_is_whole(done: Run) -> None:
+    assert {p.name for p in done.directory.iterdir()} == {
+        ".lock", "checkpoints", "command.txt", "config.json", "metrics.jsonl", "results.json", "spaces.json",
+        "versions.json",
+    }  # fmt: skip
+    assert [r["iteration"] for r in done.metrics] == [0, 1, 2, 3, 4]
+    results = json.loads((done.directory / "results.json").read_text())
+    returns = [r["mean_return"] for r in done.metrics]
+    assert results["final_return"] == pytest.approx(np.mean(returns)) and results["best_return"] == max(returns)
+    assert results["area_under_curve"] == pytest.approx(sum(returns)) and results["iterations"] == 5
+    config = read_config(done.directory)
+    assert (config.env, config.method, config.samples) == ("tasks:Drift-v0", "fm2-ppo", 60)
+    assert config.settings.hidden == (64, 64), "a row's own defaults"
+    assert done.agent.checkpoint == 5
+
+
+def test_amounts_that_are_left_open_are_the_papers_or_suit_the_episodes() -> None:
+    def amounts(env: str, **given: Any) -> tuple[int | None, ...]:
+        config = configured({"env": env, **given})
+        found = resolve(config, lambda n: rpsp.make(env, n, max_episode_steps=config.max_episode_steps))
+        return found.samples, found.num_envs, found.exploration_episodes, found.iterations, found.max_episode_steps
+
+    assert amounts("InvertedPendulum-v5") == (2000, 10, 100, 200, 200)
+    assert amounts("tasks:Drift-v0") == (2000, 100, 100, 100, 20)
+    assert amounts("CartPole-v1") == (5000, 10, 40, 100, 500)
+    assert amounts("tasks:Drift-v0", samples=60, iterations=0) == (60, 3, 100, 0, 20)
+    assert amounts("tasks:Endless-v0", max_episode_steps=30_000)[:3] == (30_000, 1, 10)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The same bits
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(done: Run, tmp_path: Path) -> None:
+    again, other = trained(tmp_path / "again", 5, "fm2-ppo"), trained(tmp_path / "other", 1, "fm2-ppo", seed=1)
+    assert metrics(again.directory) == metrics(done.directory)
+    assert checkpoints(again.directory) == checkpoints(done.directory)
+    assert metrics(other.directory)[1] != metrics(done.directory)[1]
+
+
+def test_resuming_goes_on_as_if_nothing_had_happened(done: Run, tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "run"
+    trained(out, 2, "fm2-ppo")
+    assert cli("resume", str(out), "--iterations", "5", "--json") == 0
+    printed = capsys.readouterr().out
+    assert f"going on from checkpoint 2 in {out}" in printed
+    assert json.loads(printed.splitlines()[-1])["iterations"] == 5
+    assert metrics(out) == metrics(done.directory)
+    assert checkpoints(out) == checkpoints(done.directory)
+    assert read_config(out).iterations == 5
+
+
+def test_a_damaged_checkpoint_costs_an_iteration_and_no_more(done: Run, tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "run"
+    trained(out, 3, "fm2-ppo")
+    (out / "checkpoints" / "000003" / "state.safetensors").write_bytes(b"nonsense")
+    assert cli("resume", str(out), "--iterations", "5") == 0
+    printed = capsys.readouterr().out
+    assert "skipped a damaged checkpoint" in printed and "000003" in printed and "from checkpoint 2" in printed
+    assert metrics(out) == metrics(done.directory) and checkpoints(out) == checkpoints(done.directory)
+    for path in out.glob("checkpoints/*/manifest.json"):
+        path.unlink()
+    before = contents(out)
+    assert cli("resume", str(out), "--iterations", "6") == 3
+    error = capsys.readouterr().err
+    assert "no checkpoint is readable" in error and len(error.splitlines()) == 1
+    assert contents(out) == before, "a run whose checkpoints are all damaged is not begun anew"
+
+
+def test_a_crash_between_metrics_and_checkpoint_leaves_no_trace(done: Run, tmp_path: Path, monkeypatch: Any) -> None:
+    """At the initialisation, where there is no checkpoint yet, and later."""
+
+    class Crash(BaseException):
+        pass
+
+    out, saved = tmp_path / "run", RunDirectory.save
+    for at in (0, 2):
+
+        def save(self: RunDirectory, training: Any, at: int = at) -> Path:
+            if training.iteration == at:
+                raise Crash
+            return saved(self, training)
+
+        monkeypatch.setattr(RunDirectory, "save", save)
+        with pytest.raises(Crash):
+            if out.exists():
+                cli("resume", str(out))
+            else:
+                trained(out, 5, "fm2-ppo")
+    monkeypatch.setattr(RunDirectory, "save", saved)
+    assert cli("resume", str(out), "--quiet") == 0
+    assert metrics(out) == metrics(done.directory) and checkpoints(out) == checkpoints(done.directory)
+
+
+def test_a_finished_run_is_left_alone(done: Run, capsys: Any) -> None:
+    before = contents(done.directory)
+    assert cli("resume", str(done.directory), "--json") == 0
+    printed = capsys.readouterr().out
+    assert "all 5 iterations" in printed and "--iterations" in printed
+    assert json.loads(printed.splitlines()[-1])["final_return"] == done.results["final_return"]
+    assert contents(done.directory) == before
+    for wrong, words in (("3", "5 are done already"), ("-1", "-1")):
+        assert cli("resume", str(done.directory), "--iterations", wrong) == 2
+        assert words in capsys.readouterr().err
+    assert contents(done.directory) == before
+
+
+def test_results_of_an_evaluation_survive_a_resume(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    trained(out, 1)
+    assert cli("eval", str(out), "--episodes", "2", "--quiet") == 0
+    assert cli("resume", str(out), "--iterations", "2", "--quiet") == 0
+    results = json.loads((out / "results.json").read_text())
+    assert results["iterations"] == 2 and results["evaluation"]["episodes"] == 2
+
+
+def test_a_second_process_is_refused(tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "run"
+    trained(out, 1)
+    before = contents(out)
+    with RunDirectory(out).locked():
+        assert cli("resume", str(out), "--iterations", "9") == 2
+    assert "in use by another process" in capsys.readouterr().err
+    assert contents(out) == before, "not even the configuration of a run in use is changed"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Killed and interrupted, in processes of their own
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where processes share what they have compiled."""
+    return tmp_path_factory.mktemp("compiled")
+
+
+def spawn(cache: Path, *arguments: str, **more: str) -> subprocess.Popen:
+    environment = os.environ | {
+        "PYTHONPATH": str(HERE),
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "rpsp.cli", *arguments],
+        env=environment | more,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def at_checkpoint(process: subprocess.Popen, directory: Path, number: int, patience: float = 200.0) -> None:
+    """Wait until a process has written this checkpoint, or is gone."""
+    deadline = time.monotonic() + patience
+    while process.poll() is None and not (RunDirectory(directory).numbers() or [-1])[-1] >= number:
+        assert time.monotonic() < deadline, f"checkpoint {number} never came"
+        time.sleep(0.002)
+
+
+def killed_again_and_again(
+    cache: Path, out: Path, arguments: list[str], kills: int, every: int, seed: int, pause: float
+) -> int:
+    """A run killed after every so many iterations and a random moment, and resumed each time; how often it was hit."""
+    rng, hit = random.Random(seed), 0
+    command = ["train", *arguments, "--out", str(out), "--quiet"]
+    for kill in range(kills):
+        process = spawn(cache, *command)
+        at_checkpoint(process, out, kill * every)
+        time.sleep(rng.uniform(0, pause))
+        process.kill()
+        process.communicate()
+        hit += process.returncode == -signal.SIGKILL
+        command = ["resume", str(out), "--quiet"]
+    final = spawn(cache, *command)
+    assert final.wait(300) == 0, final.communicate()[1]
+    return hit
+
+
+def test_killed_twice_and_resumed_it_is_the_same_run(cache: Path, tmp_path: Path) -> None:
+    """The undisturbed run is done in this process: the same bits in another one, too."""
+    arguments = ["tasks:Drift-v0", "--method", "fm2-ppo", "--iterations", "30", *FLAGS]
+    assert killed_again_and_again(cache, tmp_path / "killed", arguments, 2, 5, 0, 0.05) == 2
+    whole = trained(tmp_path / "whole", 30, "fm2-ppo")
+    assert metrics(tmp_path / "killed") == metrics(whole.directory)
+    assert checkpoints(tmp_path / "killed") == checkpoints(whole.directory)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["rpsi-trpo", "rpsp-alt", "rpsi-ppo"])
+def test_ten_kills(method: str, cache: Path, tmp_path: Path) -> None:
+    sizes = ["--dimension", "6"] if method == "rpsp-alt" else []
+    arguments = [
+        "InvertedPendulum-v5", "--method", method, "--iterations", "33", "--samples", "400", "--max-episode-steps", "40",
+        "--exploration-episodes", "30", "--threads", "1", *sizes,
+    ]  # fmt: skip
+    whole = spawn(cache, "train", *arguments, "--out", str(tmp_path / "whole"), "--quiet")
+    assert whole.wait(600) == 0, whole.communicate()[1]
+    assert killed_again_and_again(cache, tmp_path / "killed", arguments, 10, 3, 1, 0.3) == 10
+    assert metrics(tmp_path / "killed") == metrics(tmp_path / "whole")
+    assert checkpoints(tmp_path / "killed") == checkpoints(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_says_how_to_go_on(number: int, code: int, cache: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a run in here: mine"
+    process = spawn(
+        cache, "train", "tasks:Drift-v0", "--method", "fm2", "--iterations", "100000", "--out", str(out), *FLAGS
+    )
+    at_checkpoint(process, out, 3)
+    process.send_signal(number)
+    printed, error = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert error.splitlines()[-1].startswith("rpsp: interrupted; all finished iterations are saved; go on with: ")
+    assert error.splitlines()[-1].endswith(f"rpsp resume '{out}'") and "Traceback" not in error
+    n = RunDirectory(out).numbers()[-1]
+    assert n >= 3 and f"{n}/100000" in printed
+    assert cli("resume", str(out), "--iterations", str(n + 2), "--quiet") == 0
+    assert [r["iteration"] for r in Run(out, {}).metrics] == list(range(n + 2))
+
+
+def test_an_interrupt_before_the_first_checkpoint_can_be_resumed(cache: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = spawn(cache, "train", "tasks:Drift-v0", "--method", "fm2", "--iterations", "1", "--out", str(out), *FLAGS)
+    while not (out / "config.json").exists() and process.poll() is None:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGTERM)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 143 and f"rpsp resume {out}" in error
+    assert cli("resume", str(out), "--quiet") == 0
+    assert RunDirectory(out).numbers() == [0, 1]
+
+
+def test_two_seeds_are_two_runs_and_resume_as_one(cache: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = ["train", "tasks:Drift-v0", "--method", "fm2", "--iterations", "2", "--seed", "3", "--seeds", "2"]
+    process = spawn(cache, *command, "--out", str(out), "--json", *FLAGS)
+    printed, error = process.communicate(timeout=120)
+    assert process.returncode == 0, error
+    results = json.loads(printed.splitlines()[-1])
+    assert [run["seed"] for run in results["runs"]] == [3, 4] and results["failed"] == {}
+    assert results["final_return"] == pytest.approx(np.mean([run["final_return"] for run in results["runs"]]))
+    alone = trained(tmp_path / "alone", 2, seed=4)
+    assert metrics(out / "s4") == metrics(alone.directory) != metrics(out / "s3")
+    # One of them is killed in the middle; the whole goes on.
+    (out / "s3" / "results.json").unlink()
+    again = spawn(cache, "resume", str(out), "--iterations", "3", "--json")
+    printed, error = again.communicate(timeout=120)
+    assert again.returncode == 0, error
+    assert [run["iterations"] for run in json.loads(printed.splitlines()[-1])["runs"]] == [3, 3]
+
+
+@pytest.mark.slow
+def test_a_seed_that_fails_is_named_and_the_others_are_done(cache: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    flags = ["--method", "fm2", "--iterations", "2", "--seeds", "2", "--out", str(out), *FLAGS]
+    process = spawn(cache, "train", "tasks:Drift-v0", *flags, BREAK_AFTER="150")
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 6 and "2 of 2 seeds failed" in error and "gearbox" in error
+    assert "Traceback" not in error and f"rpsp resume {out}" in error
+    again = spawn(cache, "resume", str(out))
+    assert again.wait(120) == 0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Environments that fail
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_an_environment_that_raises_ends_the_run_and_loses_nothing(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    out = tmp_path / "run"
+    monkeypatch.setenv("BREAK_AFTER", "400")
+    code = cli("train", "tasks:Drift-v0", "--method", "fm2", "--iterations", "9", "--out", str(out), *FLAGS)
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert code == 6 and "Drift-v0" in first and "gearbox" in first
+    assert rest == [f"all finished iterations are saved; go on with: rpsp resume {out}"]
+    saved = RunDirectory(out).numbers()[-1]
+    assert 0 < saved < 9
+    monkeypatch.delenv("BREAK_AFTER")
+    assert cli("resume", str(out), "--quiet") == 0
+    whole = trained(tmp_path / "whole", 9)
+    assert metrics(out) == metrics(whole.directory) and checkpoints(out) == checkpoints(whole.directory)
+
+
+def test_an_environment_that_raises_at_once_leaves_no_directory(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setenv("BREAK_AFTER", "10")
+    assert cli("train", "tasks:Drift-v0", "--method", "fm2", "--out", str(tmp_path / "run"), *FLAGS) == 6
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_episode_with_a_number_that_is_none_is_dropped_and_counted(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.setenv("NAN_AFTER", "250")
+    flags = ["--method", "fm2", "--iterations", "5", "--out", str(tmp_path / "run"), "--json"]
+    assert cli("train", "tasks:Drift-v0", *flags, *FLAGS) == 0
+    printed = capsys.readouterr().out
+    records = Run(tmp_path / "run", {}).metrics
+    assert [r["dropped_episodes"] for r in records].count(1) == 1 and len(records) == 5
+    assert all(np.isfinite(r["mean_return"]) for r in records)
+    assert printed.count("dropped 1") == 1 and json.loads(printed.splitlines()[-1])["dropped_episodes"] == 1
+
+
+def test_a_factory_trains_and_loads_but_cannot_be_kept_in_a_file(tmp_path: Path, monkeypatch: Any) -> None:
+    out = tmp_path / "run"
+    run = trained(out, 1, env=Drift, max_episode_steps=20)
+    assert metrics(out)[1:] == metrics(trained(tmp_path / "named", 1).directory)[1:]
+    action, _ = load(out).predict(np.zeros(2))
+    assert action.shape == (1,) and run.results["env"] == "a factory"
+    with pytest.raises(UsageError, match="envs"):
+        load(out).evaluate(1)
+    assert cli("resume", str(out), "--iterations", "2") == 2
+    with pytest.raises(UsageError, match="seeds: 2 need a process each"):
+        trained(tmp_path / "two", 1, env=Drift, max_episode_steps=20, seeds=2)
+    monkeypatch.setenv("BREAK_AFTER", str(Drift.steps + 300))
+    with pytest.raises(EnvironmentFailure, match="gearbox") as caught:
+        trained(tmp_path / "broken", 50, env=Drift, max_episode_steps=20)
+    assert "go on with" not in str(caught.value.__notes__)
+    assert load(tmp_path / "broken").checkpoint
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Mistakes
+# ---------------------------------------------------------------------------------------------------------------------
+
+MISTAKES = {
+    "no environment": ([], 2, "env: no environment"),
+    "unknown environment": (["InvertedPendulm-v5"], 2, "did you mean InvertedPendulum-v5"),
+    "unknown module": (["tasksss:Drift-v0"], 2, "tasksss"),
+    "unknown method": (["tasks:Drift-v0", "--method", "rpsi-trop"], 2, "did you mean 'rpsi-trpo'?"),
+    "unknown row": (["tasks:Drift-v0", "--method", "tasks:nothing"], 2, "tasks:nothing"),
+    "unknown row's module": (["tasks:Drift-v0", "--method", "missing:row"], 2, "missing:row"),
+    "not a row": (["tasks:Drift-v0", "--method", "tasks:trace"], 2, "not an rpsp.experiments.methods.Method"),
+    "unknown plugin": (["tasks:Drift-v0", "--plugin", "missing"], 2, "plugin: 'missing'"),
+    "unknown flag": (["tasks:Drift-v0", "--max-kll", "1"], 2, "max-kl"),
+    "unknown device": (["tasks:Drift-v0", "--device", "abacus"], 2, "abacus"),
+    "dict": (["tasks:InADict-v0"], 2, "1-D Box or a Discrete"),
+    "image": (["tasks:AnImage-v0"], 2, "1-D Box or a Discrete"),
+    "multidiscrete": (["tasks:ManyActions-v0"], 2, "1-D Box or a Discrete"),
+    "no time limit": (["tasks:Endless-v0"], 2, "max_episode_steps"),
+    "batch smaller than an episode": (["tasks:Drift-v0", "--samples", "19"], 2, "less than one episode"),
+    "existing directory": (["tasks:Drift-v0", "--out", "there"], 2, "exists and is not empty"),
+    "file for directory": (["tasks:Drift-v0", "--out", "there/precious"], 2, "exists"),
+    "beneath a file": (["tasks:Drift-v0", "--out", "there/precious/run"], 5, "there/precious/run"),
+    "samples": (["tasks:Drift-v0", "--samples", "0"], 2, "samples: 0"),
+    "iterations": (["tasks:Drift-v0", "--iterations", "-1"], 2, "iterations: -1"),
+    "seeds": (["tasks:Drift-v0", "--seeds", "0"], 2, "seeds: 0"),
+    "seed": (["tasks:Drift-v0", "--seed", "-1"], 2, "seed: -1"),
+    "environments": (["tasks:Drift-v0", "--num-envs", "0"], 2, "num_envs: 0"),
+    "threads": (["tasks:Drift-v0", "--threads", "-2"], 2, "threads: -2"),
+    "exploration": (["tasks:Drift-v0", "--exploration-episodes", "0"], 2, "exploration_episodes: 0"),
+    "episode": (["tasks:Drift-v0", "--max-episode-steps", "0"], 2, "max_episode_steps"),
+    "kl": (["tasks:Drift-v0", "--max-kl", "0"], 2, "max_kl"),
+    "learning rate": (["tasks:Drift-v0", "--method", "fm2-ppo", "--learning-rate", "-1"], 2, "learning_rate"),
+    "discount": (["tasks:Drift-v0", "--discount", "1.5"], 2, "discount"),
+    "past": (["tasks:Drift-v0", "--past", "0"], 2, "past: 0"),
+    "future": (["tasks:Drift-v0", "--future", "-1"], 2, "future: -1"),
+    "dimension": (["tasks:Drift-v0", "--dimension", "0"], 2, "dimension: 0"),
+    "epochs": (["tasks:Drift-v0", "--epochs", "-1"], 2, "epochs: -1"),
+    "window": (["tasks:Drift-v0", "--method", "fm2", "--window", "0"], 2, "window: 0"),
+    "hidden": (["tasks:Drift-v0", "--hidden", "16", "0"], 2, "hidden: (16, 0)"),
+    "plus_obs": (["tasks:Drift-v0", "--plus-obs", "-1"], 2, "plus_obs: -1"),
+    "spread": (["tasks:Drift-v0", "--log-std", "nan"], 2, "log_std"),
+    "noise": (["tasks:Drift-v0", "--obs-noise", "-1"], 2, "obs_noise"),
+    "observe": (["tasks:Drift-v0", "--observe", "7"], 2, "7"),
+    "windows longer than any episode": (["tasks:Drift-v0", "--future", "30", *FLAGS], 2, "smaller future"),
+    "tables of numbers": (["tasks:Drift-v0", "--method", "tabular", *FLAGS], 2, "tabular is for symbols"),
+    "a word for a number": (["tasks:Drift-v0", "--samples", "many"], 2, "many"),
+    "missing file": (["tasks:Drift-v0", "--config", "missing.toml"], 2, "missing.toml"),
+    "not toml": (["tasks:Drift-v0", "--config", "not.toml"], 2, "is not TOML"),
+    "misspelt key": (["tasks:Drift-v0", "--config", "misspelt.toml"], 2, "did you mean 'iterations'?"),
+    "text for a number": (["--config", "text.toml"], 2, "text.toml: samples: 'many' is not a whole number"),
+    "number for a text": (["--config", "number.toml"], 2, "number.toml: method: 3 is not a text"),
+    "number for a plugin": (["--config", "plugin.toml"], 2, "plugin.toml: plugin: 3 is not a text"),
+    "number for a list": (["--config", "list.toml"], 2, "list.toml: hidden: 16 is not a list"),
+    "true for a number": (["--config", "true.toml"], 2, "true.toml: seed: True is not a whole number"),
+    "infinity": (["--config", "infinite.toml"], 2, "infinite.toml: max_kl: inf is not a finite number"),
+    "resume nothing": (["resume", "nowhere"], 3, "nowhere: holds no config.json"),
+    "resume something else": (["resume", "there"], 3, "there: holds no config.json"),
+    "resume a fit": (["resume", "fitted"], 3, "not the configuration of an `rpsp train` run"),
+    "resume rubbish": (["resume", "rubbish"], 3, "is not JSON"),
+    "eval nothing": (["eval", "nowhere"], 3, "nowhere: holds no config.json"),
+}  # fmt: skip
+
+FILES = {
+    "not.toml": "samples = = 3",
+    "misspelt.toml": "iteratons = 3",
+    "text.toml": 'env = "tasks:Drift-v0"\nsamples = "many"',
+    "number.toml": "method = 3",
+    "plugin.toml": "plugin = 3",
+    "list.toml": 'env = "tasks:Drift-v0"\nhidden = 16',
+    "true.toml": 'env = "tasks:Drift-v0"\nseed = true',
+    "infinite.toml": 'env = "tasks:Drift-v0"\nmax_kl = inf',
+    "there/precious": "data",
+    "fitted/config.json": '{"source": "Hopper-v5", "sensors": {}}',
+    "rubbish/config.json": "{",
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_sentence_and_leaves_nothing(mistake: str, tmp_path: Path, capsys: Any) -> None:
+    arguments, code, words = MISTAKES[mistake]
+    for name, content in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    before = {str(p): p.read_bytes() if p.is_file() else b"" for p in tmp_path.rglob("*")}
+    command = arguments if arguments[:1] in (["resume"], ["eval"]) else ["train", *arguments]
+    assert cli(*command) == code
+    error = capsys.readouterr().err
+    assert words in error and "Traceback" not in error
+    if not error.startswith("╭"):  # tyro's own, in a frame
+        assert len(error.splitlines()) == 1 and error.startswith("rpsp: ")
+    assert {str(p): p.read_bytes() if p.is_file() else b"" for p in tmp_path.rglob("*")} == before
+
+
+def test_a_disk_that_is_full_is_said_and_the_run_can_be_resumed(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    real, out = os.fsync, tmp_path / "run"
+
+    def full(descriptor: int) -> None:
+        if (RunDirectory(out).numbers() or [0])[-1] >= 2:
+            raise OSError(28, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    flags = ["--method", "fm2", "--iterations", "4", "--out", str(out), "--quiet"]
+    assert cli("train", "tasks:Drift-v0", *flags, *FLAGS) == 5
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert "No space left" in first and rest == [f"all finished iterations are saved; go on with: rpsp resume {out}"]
+    monkeypatch.setattr(os, "fsync", real)
+    assert cli("resume", str(out), "--quiet") == 0
+    assert metrics(out) == metrics(trained(tmp_path / "whole", 4).directory)
+
+
+def test_an_agent_that_diverges_is_reported(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    from rpsp import training
+
+    real = training.collect
+
+    def collect(agent: Any, *given: Any, **named: Any) -> Any:
+        import equinox as eqx
+
+        if named["iteration"] == 2:
+            agent = eqx.tree_at(lambda a: a.policy.log_std, agent, replace_fn=lambda x: x * np.nan)
+        return real(agent, *given, **named)
+
+    monkeypatch.setattr(training, "collect", collect)
+    out = tmp_path / "run"
+    flags = ["--method", "fm2", "--iterations", "4", "--out", str(out), "--quiet"]
+    assert cli("train", "tasks:Drift-v0", *flags, *FLAGS) == 4
+    assert "iteration 2" in capsys.readouterr().err and RunDirectory(out).numbers() == [0, 1, 2]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Configurations
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_of_settings_and_flags_that_go_before_it(tmp_path: Path, monkeypatch: Any) -> None:
+    started: list[Any] = []
+
+    def instead(config: Any, *_: Any, **__: Any) -> Any:
+        started.append(config)
+        raise UsageError("enough")
+
+    monkeypatch.setattr("rpsp.experiments.runs.start", instead)
+    (tmp_path / "mine.toml").write_text(
+        'env = "tasks:Drift-v0"\nmethod = "fm5"\nsamples = 500\nmax-kl = 0.05\nhidden = [8, 8]\nobs_noise = 1\n'
+    )
+    cli("train", "--config", "mine.toml")
+    cli("train", "CartPole-v1", "--config=mine.toml", "--samples", "900", "--method=fm1", "--obs-noise", "0.5")
+    cli("train", "CartPole-v1", "--method", "rpsi-ppo")
+    file, flags, row = started
+    assert (file.env, file.method, file.samples, file.settings.max_kl) == ("tasks:Drift-v0", "fm5", 500, 0.05)
+    assert file.settings.hidden == (8, 8) and file.sensors.obs_noise == 1.0 and file.settings.window == 5
+    assert (flags.env, flags.method, flags.samples, flags.settings.max_kl) == ("CartPole-v1", "fm1", 900, 0.05)
+    assert flags.settings.window == 1 and flags.sensors.obs_noise == 0.5 and flags.settings.hidden == (8, 8)
+    assert row.settings.hidden == (64, 64) and row.settings.refit_before, "the row's defaults, not those of another"
+
+
+def test_nothing_is_begun_for_an_environment_without_a_name() -> None:
+    with pytest.raises(UsageError, match="not a Gymnasium id"):
+        start(configured({"env": "a factory"}), print, lambda *_: None)
+    assert tasks.Drift is Drift

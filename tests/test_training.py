@@ -1,0 +1,350 @@
+"""Algorithm 1: what a record holds, what may move, what is kept for refits, and that few shapes are compiled."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import equinox as eqx
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+from gymnasium.wrappers import TimeLimit
+from jax.flatten_util import ravel_pytree
+
+from rpsp.environments import make
+from rpsp.errors import DivergedError, UsageError
+from rpsp.filters import GRU, observation_window
+from rpsp.policies import Agent
+from rpsp.rollouts import collect
+from rpsp.training import (
+    Recipe,
+    Record,
+    Training,
+    TrainingSettings,
+    _packed,
+    _rows_split,
+    begin,
+    max_episode_steps,
+    train,
+)
+from rpsp.trajectories import Batch, Episode, pack
+from rpsp.trpo import trpo
+from rpsp.updates import UpdateRule, everything, filter_only, in_sequence, policy_only, vrpg
+
+LIMIT = 20
+
+
+class Drift(gymnasium.Env):
+    """A point pushed about in the plane, near 0 to be rewarded; an episode ends sooner the further away it gets."""
+
+    observation_space: gymnasium.Space = Box(-np.inf, np.inf, (2,), np.float64)
+    action_space: gymnasium.Space = Box(-2.0, 2.0, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.x = self.np_random.normal(size=2)
+        return self.x.copy(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.x = 0.9 * self.x + [0.3 * float(action[0]), 0.1] + 0.05 * self.np_random.normal(size=2)
+        ended = self.np_random.random() < 0.05 + 0.05 * abs(self.x[0])
+        return self.x.copy(), 1.0 - abs(self.x[0]), bool(ended), False, {}
+
+
+def drifting(rows: int = 3) -> Any:
+    return make(lambda: TimeLimit(Drift(), LIMIT), rows)
+
+
+SETTINGS = TrainingSettings(samples=60, exploration_episodes=8)
+
+
+def window(batch: Batch, held: Batch, rng: np.random.Generator, key: Any) -> Any:
+    """The last two observations; it predicts at random."""
+    return predicting(jax.random.normal(key, (6, 2)))
+
+
+def predicting(W_pred: Any) -> Any:
+    return eqx.tree_at(lambda f: f.W_pred, observation_window(2, 2, 1), jnp.asarray(W_pred))
+
+
+def history(recipe: Recipe, iterations: int, settings: TrainingSettings = SETTINGS) -> list[tuple[Training, Record]]:
+    return list(train(recipe, drifting(), settings, iterations))
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[list[tuple[Training, Record]], list[int]]:
+    """TRPO on a window for 30 iterations, and the number of compilations during each."""
+    compilations = [0]
+
+    def count(event: str, *_: Any, **__: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compilations[-1] += 1
+
+    jax.monitoring.register_event_duration_secs_listener(count)
+    steps = []
+    for step in train(Recipe(window, trpo()), drifting(), SETTINGS, 30):
+        steps.append(step)
+        compilations.append(0)
+    return steps, compilations[:-1]
+
+
+def numbers(tree: Any) -> np.ndarray:
+    return np.asarray(ravel_pytree(eqx.filter(tree, eqx.is_inexact_array))[0])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Records
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_says_everything_that_a_log_wants(trained: Any) -> None:
+    (_, first), *rest = trained[0]
+    assert {"exploration_samples", "prediction_error", "persistence_error", "state_size"} <= set(first)
+    for n, (training, record) in enumerate(rest):
+        assert {
+            "iteration", "mean_return", "mean_length", "prediction_error", "persistence_error", "kl", "whole_kl",
+            "gradient_norm", "explained_variance", "steps_per_second", "dropped_episodes", "skipped", "total_samples",
+        } <= set(record)  # fmt: skip
+        assert record["iteration"] == n == training.iteration - 1
+        assert all(isinstance(value, int | float) and np.isfinite(value) for value in record.values())
+    samples = [first["exploration_samples"], *(record["samples"] for _, record in rest)]
+    assert [training.samples for training, _ in trained[0]] == np.cumsum(samples).tolist()
+    assert rest[-1][1]["total_samples"] == sum(samples)
+
+
+def test_it_learns(trained: Any) -> None:
+    returns = [record["mean_return"] for _, record in trained[0][1:]]
+    assert np.mean(returns[-5:]) > np.mean(returns[:5]) + 1
+
+
+def test_the_whole_policy_has_moved_as_far_as_trpo_says_if_only_the_policy_moves(trained: Any) -> None:
+    for _, record in trained[0][1:]:
+        assert 0 < record["whole_kl"] <= 0.01 * (1 + 1e-4)
+        assert record["whole_kl"] == pytest.approx(record["kl"], rel=1e-4)
+
+
+@pytest.mark.parametrize("n", [0, 7])
+def test_errors_are_those_of_a_plain_loop(trained: Any, n: int) -> None:
+    """Episodes of iteration n drawn again; states and predictions step by step, pooled in float64."""
+    (before, _), (_, record) = trained[0][n], trained[0][n + 1]
+    agent = before.agent
+    episodes = collect(
+        agent, drifting(), scaling=before.scaling, samples=SETTINGS.samples, seed=SETTINGS.seed, iteration=n
+    ).episodes
+    predicted, persisted, actual = [], [], []
+    for episode in episodes:
+        W = np.asarray(agent.filter.W_pred, np.float64)
+        o = episode.observations
+        for t, action in enumerate(episode.actions, 1):
+            earlier = o[t - 2] if t >= 2 else np.zeros(2)
+            predicted.append(np.concatenate([earlier, o[t - 1], action, [1.0]]) @ W)
+            persisted.append(o[t - 1])
+            actual.append(o[t])
+    variance = np.var(actual, axis=0).sum()
+    for name, guess in (("prediction_error", predicted), ("persistence_error", persisted)):
+        expected = np.square(np.subtract(guess, actual)).mean(axis=0).sum() / variance
+        assert record[name] == pytest.approx(expected, rel=1e-4)
+
+
+def test_few_shapes_are_compiled_and_rows_never_become_fewer(trained: Any) -> None:
+    steps, compilations = trained
+    rows = [training.rows for training, _ in steps]
+    assert rows == sorted(rows) and rows[0] == 5  # half as many again as 60 samples fill
+    episodes = {record["episodes"] for _, record in steps[1:]}
+    assert len(episodes) > 5, "batches must differ for this to mean anything"
+    shapes = len(set(rows[1:]))
+    # The first iteration compiles acting, update and diagnosis; a new shape the last two, with a few constants.
+    assert sum(count > 0 for count in compilations[2:]) <= shapes - 1
+    assert shapes <= 3 and sum(compilations[12:]) == 0
+
+
+def test_rows_grow_by_half_when_they_must() -> None:
+    def episode(length: int) -> Episode:
+        return Episode(np.zeros((length + 1, 2)), np.zeros((length, 1)), np.zeros(length))
+
+    envs = drifting()
+    assert max_episode_steps(envs) == LIMIT
+    for count, rows, expected in ((1, 4, 4), (4, 4, 4), (5, 4, 6), (9, 4, 9), (3, 1, 3)):
+        batch = _packed([episode(15)] * count, envs, rows)
+        assert batch.shape == (expected, LIMIT)
+        assert batch.mask.sum() == 15 * count
+        assert batch.starts[~batch.mask].all() and batch.starts[batch.mask].sum() == count
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What moves, and what a run depends on
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def gru(batch: Batch, held: Batch, rng: np.random.Generator, key: Any) -> Any:
+    return GRU(4, 2, 1, key=key)
+
+
+def test_a_frozen_filter_stays_bit_for_bit(trained: Any) -> None:
+    (first, _), *_, (last, _) = trained[0]
+    np.testing.assert_array_equal(numbers(first.agent.filter), numbers(last.agent.filter))
+    assert not np.array_equal(numbers(first.agent.policy), numbers(last.agent.policy))
+    assert len(numbers(last.agent.filter)) > 0
+
+
+def test_alternation_moves_both_and_each_of_its_halves_only_its_own() -> None:
+    rule = in_sequence(trpo(select=policy_only), vrpg(select=filter_only, max_kl=0.02))
+    steps = history(Recipe(gru, rule), 2)
+    (begun, _), (first, record), (second, _) = steps
+    for part in ("filter", "policy"):
+        assert not np.array_equal(numbers(getattr(begun.agent, part)), numbers(getattr(first.agent, part)))
+        assert not np.array_equal(numbers(getattr(first.agent, part)), numbers(getattr(second.agent, part)))
+    assert {"trpo/kl", "trpo/gradient_norm", "trpo/skipped", "trpo/explained_variance"} <= set(record)
+    assert {"vrpg/kl", "vrpg/policy_gradient_norm", "vrpg/prediction_gradient_norm", "vrpg/skipped"} <= set(record)
+    # TRPO alone, on the same batch: the filter is not touched, and the policy is that of the alternation.
+    alone = history(Recipe(gru, trpo(select=policy_only)), 1)[1][0].agent
+    np.testing.assert_array_equal(numbers(alone.filter), numbers(begun.agent.filter))
+    np.testing.assert_array_equal(numbers(alone.policy), numbers(first.agent.policy))
+
+
+def test_a_run_taken_up_again_gives_the_same_bits(trained: Any) -> None:
+    whole = trained[0]
+    middle, _ = whole[4]
+    again = list(train(Recipe(window, trpo()), drifting(), SETTINGS, 7, middle))
+    assert [training.iteration for training, _ in again] == [5, 6, 7]
+    for (training, record), (expected, recorded) in zip(again, whole[5:8], strict=True):
+        np.testing.assert_array_equal(numbers(training.agent), numbers(expected.agent))
+        assert {k: v for k, v in record.items() if "second" not in k} == {
+            k: v for k, v in recorded.items() if "second" not in k
+        }
+
+
+def test_another_seed_is_another_run() -> None:
+    one, other = (
+        begin(Recipe(window, trpo()), drifting(), TrainingSettings(60, 8, seed=seed))[0].scaling for seed in (0, 1)
+    )
+    assert not np.array_equal(one.mean, other.mean)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Refits
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def counting(select: Any) -> tuple[UpdateRule, list[Batch]]:
+    """A rule that leaves the agent as it is and remembers how many steps it took; and the batches it was given."""
+    seen: list[Batch] = []
+
+    def step(agent: Agent, memory: Any, batch: Batch) -> Any:
+        seen.append(batch)
+        return agent, memory + 1, {}
+
+    return UpdateRule(lambda agent: jnp.zeros(()), step, "counting", select), seen
+
+
+def rows_of(*batches: Batch) -> Counter[bytes]:
+    """The rows of some batches that hold anything, whatever their order."""
+    return Counter(
+        batch.observations[row].tobytes() + batch.rewards[row].tobytes()
+        for batch in batches
+        for row in range(batch.shape[0])
+        if batch.mask[row].any()
+    )
+
+
+def refitting(change: Any, select: Any = policy_only, **settings: Any) -> tuple[list[tuple[Training, Record]], Any]:
+    """Runs of 9 iterations with refits before 2, 3 and 8, by `change`; and what the refits and the rule were given."""
+    rule, batches = counting(select)
+    given: list[tuple[Batch, Batch]] = []
+
+    def refit(agent: Agent, batch: Batch, held: Batch, rng: np.random.Generator) -> Agent:
+        given.append((batch, held))
+        return change(agent)
+
+    amounts = TrainingSettings(60, 8, refit_before=(2, 3, 8), refit_batches=2, **settings)
+    return history(Recipe(window, rule, refit), 9, amounts), (given, batches)
+
+
+def better(agent: Agent, by: float = 0.0) -> Agent:
+    """It predicts that the last observation returns, and is wrong `by` that much."""
+    return Agent(predicting(by + np.eye(6)[:, 2:4]), agent.policy)
+
+
+def test_a_refit_sees_exactly_the_latest_batches_and_no_others_are_kept() -> None:
+    steps, (given, batches) = refitting(better)
+    assert len(given) == 3
+    for (batch, held), n in zip(given, (2, 3, 8), strict=True):
+        assert rows_of(batch, held) == rows_of(batches[n - 2], batches[n - 1])
+        assert 0 < rows_of(held).total() <= 0.4 * rows_of(batch, held).total()
+        assert batch.shape[0] % 8 == held.shape[0] % 8 == 0
+    for training, _ in steps:
+        n = training.iteration  # batches n-1, n-2, … are there; which of them will be seen?
+        later = [m for m in (2, 3, 8) if m >= n]
+        wanted = [b for b in range(n) if later and b >= later[0] - 2]
+        assert rows_of(*training.recent) == rows_of(*(batches[b] for b in wanted)), n
+
+
+def test_a_refit_is_taken_only_if_it_predicts_better() -> None:
+    steps, _ = refitting(better)
+    records = {int(r["iteration"]): r for _, r in steps[1:]}
+    assert [n for n, r in records.items() if "refit_accepted" in r] == [2, 3, 8]
+    # After the first there is nothing to gain, and equal is not better.
+    assert [records[n]["refit_accepted"] for n in (2, 3, 8)] == [1, 0, 0]
+    assert records[2]["refit_error_after"] < records[2]["refit_error_before"] and "refit_kl" in records[2]
+    assert records[3]["refit_error_after"] == records[3]["refit_error_before"]
+
+    worse, _ = refitting(lambda agent: better(agent, by=10.0))
+    assert [r["refit_accepted"] for _, r in worse[1:] if "refit_accepted" in r] == [0, 0, 0]
+    np.testing.assert_array_equal(numbers(worse[-1][0].agent.filter), numbers(worse[0][0].agent.filter))
+
+
+def test_a_refit_must_gain_as_much_as_is_asked() -> None:
+    steps, _ = refitting(better, refit_gain=1e-6)
+    assert [r["refit_accepted"] for _, r in steps[1:] if "refit_accepted" in r] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("failure", [UsageError("too short"), DivergedError("not finite")])
+def test_a_refit_that_fails_is_refused_and_the_run_goes_on(failure: Exception) -> None:
+    def fail(agent: Agent) -> Agent:
+        raise failure
+
+    steps, _ = refitting(fail)
+    assert len(steps) == 10
+    assert [r["refit_accepted"] for _, r in steps[1:] if "refit_accepted" in r] == [0, 0, 0]
+
+
+def test_memory_is_forgotten_where_parameters_have_changed_their_meaning() -> None:
+    def memories(steps: Any) -> list[float]:
+        return [float(training.memory) for training, _ in steps]
+
+    whole = [float(n) for n in range(10)]
+    after = [0, 1, 2, 1, 2, 3, 4, 5, 6, 7]  # only the refit before iteration 2 is taken
+    assert memories(refitting(better, policy_only)[0]) == whole
+    assert memories(refitting(better, everything)[0]) == after
+
+    def new_policy(agent: Agent) -> Agent:
+        agent = better(agent)
+        return Agent(agent.filter, jax.tree.map(lambda x: x, agent.policy))
+
+    assert memories(refitting(new_policy, policy_only)[0]) == after
+    assert memories(refitting(lambda agent: better(agent, by=10.0), everything)[0]) == whole
+
+
+@pytest.mark.parametrize("lengths", [(20,), (20, 20), (20, 20, 20, 20, 20, 20, 20, 20, 20, 20)])
+def test_rows_are_split_for_fitting_and_judging(lengths: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    batch = pack(
+        [Episode(rng.normal(size=(n + 1, 2)), rng.normal(size=(n, 1)), rng.normal(size=n)) for n in lengths],
+        row_length=LIMIT,
+    )
+    wide = pack([Episode(rng.normal(size=(31, 2)), rng.normal(size=(30, 1)), rng.normal(size=30))])
+    fitted, held = _rows_split((batch,), SETTINGS, np.random.default_rng(0))
+    assert fitted.mask.any() and held.mask.any()
+    if len(lengths) > 1:
+        assert rows_of(fitted, held) == rows_of(batch)
+        assert held.mask.sum() == 20 * max(1, round(0.2 * len(lengths)))
+    # Rows of another length, and no more of them than asked for.
+    few = TrainingSettings(60, refit_samples=60)
+    fitted, held = _rows_split((batch, wide), few, np.random.default_rng(0))
+    assert fitted.shape[1] == held.shape[1] == 30
+    assert fitted.mask.sum() + held.mask.sum() <= 60
+    assert fitted.starts[~fitted.mask].all()
