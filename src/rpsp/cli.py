@@ -96,7 +96,9 @@ def _train_defaults(arguments: list[str]) -> configs.TrainConfig:
 
     file = value("--config")
     given = {} if file is None else read_toml(file)
-    import_plugin(value("--plugin") or given.get("plugin"))
+    plugin = value("--plugin") or given.get("plugin")
+    if isinstance(plugin, str):  # in a file it may be anything, which is said below
+        import_plugin(plugin)
     if (method := value("--method")) is not None:
         given["method"] = method
     return configured(given, "" if file is None else f"{file}: ")

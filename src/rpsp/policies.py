@@ -10,10 +10,11 @@ from collections.abc import Sequence
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from rpsp.errors import UsageError
-from rpsp.features import Scaling
+from rpsp.features import Scaling, fit_scaling
 from rpsp.filters import AbstractFilter, constant
 
 
@@ -120,6 +121,18 @@ class Network(eqx.Module):
         for layer in self.layers[:-1]:
             x = jax.nn.relu(layer(x))
         return self.layers[-1](x)
+
+
+def input_scaling(states: Float[np.ndarray, "n q"]) -> Scaling:
+    """The units of a policy's input: z-scored, but a coordinate that hardly moves is not blown up to unit variance.
+
+    The last coordinates of a predictive state have a hundredth of the first ones' spread on exploration data, most of it
+    noise, and leave that range as soon as the policy learns something.
+    """
+    return fit_scaling(states, floor=FLOOR)
+
+
+FLOOR = 1.0
 
 
 class AbstractPolicy(eqx.Module):

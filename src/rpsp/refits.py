@@ -14,11 +14,10 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from rpsp.features import fit_scaling
 from rpsp.filters import AbstractFilter, Concatenated, compiled_unroll
 from rpsp.inference import InferenceSettings, refit_inference
 from rpsp.linalg import ridge
-from rpsp.policies import Agent, Network
+from rpsp.policies import Agent, Network, input_scaling
 from rpsp.trajectories import Batch
 
 Refit = Callable[[Agent, Batch, Batch, np.random.Generator], Agent]
@@ -54,7 +53,7 @@ def re_expressed(network: Network, old: np.ndarray, new: np.ndarray, penalty: fl
 
     z and z' are the z-scored states; `penalty` is the ridge per sample.
     """
-    scaling = fit_scaling(new)
+    scaling = input_scaling(new)
     z = (old - np.asarray(network.mean)) / np.asarray(network.scale)
     z_new = np.insert(scaling.encode(new), 0, 1.0, axis=1)
     b, *A = ridge(z_new, z, penalty * len(z))

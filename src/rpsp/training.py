@@ -23,7 +23,7 @@ from rpsp.errors import DivergedError, UsageError
 from rpsp.features import OneHot, Scaling, fit_scaling
 from rpsp.filters import AbstractFilter, compiled_unroll, one_step_error, predictions, unroll
 from rpsp.objectives import distributions, mean_kl
-from rpsp.policies import AbstractPolicy, Agent, CategoricalPolicy, GaussianPolicy
+from rpsp.policies import AbstractPolicy, Agent, CategoricalPolicy, GaussianPolicy, input_scaling
 from rpsp.rollouts import ActionSymbols, Collected, action_units, collect, explore
 from rpsp.trajectories import Batch, Episode, pack, split
 from rpsp.updates import UpdateRule, forgetting_states
@@ -101,7 +101,7 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
     batch, held = pack(fitted), pack(held)
     filter = recipe.initialise(batch, held, rng, filter_key)
     states = np.concatenate([np.asarray(compiled_unroll(filter, b), np.float64)[b.mask] for b in (batch, held)])
-    agent = Agent(filter, _policy(envs, filter.size, fit_scaling(states), settings, policy_key))
+    agent = Agent(filter, _policy(envs, filter.size, input_scaling(states), settings, policy_key))
     samples = sum(map(len, episodes))
     watched = _diagnose(agent, agent, held, False)
     record = {

@@ -98,9 +98,9 @@ def make_agent(filter: AbstractFilter, actions: str = "bounded") -> TrainedAgent
         ),
     )
     if isinstance(policy, CategoricalPolicy):  # either action shall be chosen in about half the states
-        states, rng = [filter.init()], np.random.default_rng(5)
+        states, rng, update = [filter.init()], np.random.default_rng(5), eqx.filter_jit(filter.update)
         for _ in range(30):
-            states.append(filter.update(states[-1], jnp.eye(2)[rng.integers(2)], jnp.eye(3)[rng.integers(3)]))
+            states.append(update(states[-1], jnp.eye(2)[rng.integers(2)], jnp.eye(3)[rng.integers(3)]))
         logits = np.array([policy(q).logits for q in states[1:]]) - 0.1
         policy = eqx.tree_at(lambda p: p.network.layers[-1].bias, policy, jnp.asarray(-np.median(logits, axis=0)))
     scaling = OneHot(3) if symbols else Scaling(np.array([5.0, -1.0]), np.array([2.0, 0.1]))

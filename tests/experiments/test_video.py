@@ -125,7 +125,7 @@ def test_frames(tmp_path):
     plots = video.Plots(episode, "a title")
     assert np.array_equal(plots.at(3), frames[3][:, 576:]), "a frame must not depend on those before it"
     assert not np.array_equal(frames[3], frames[4])
-    video.write_video(tmp_path / "new" / "a.gif", iter(frames), 20)
+    video.write_video(tmp_path / "new" / "a.gif", iter(frames), 20.0)
     with Image.open(tmp_path / "new" / "a.gif") as image:
         assert (image.n_frames, image.size, image.info["duration"]) == (5, (640, 288), 50)
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["a.gif"]
@@ -134,7 +134,7 @@ def test_frames(tmp_path):
 @pytest.mark.skipif(video.encoder() is None, reason="no ffmpeg: pip install imageio-ffmpeg")
 def test_mp4(tmp_path):
     episode = video.play(make_agent(), steps=7)
-    video.write_video(tmp_path / "a.mp4", video.pictures(episode), 20)
+    video.write_video(tmp_path / "a.mp4", video.pictures(episode), 20.0)
     program = video.encoder()
     assert program is not None
     read = subprocess.run(
@@ -159,7 +159,7 @@ def test_symbols():
 def test_what_cannot_be_watched(monkeypatch):
     agent = make_agent()
     monkeypatch.setattr(Drift, "render", lambda self: 1 / 0)
-    with pytest.raises(EnvironmentFailure, match="ZeroDivisionError.*apt-get install libegl1"):
+    with pytest.raises(EnvironmentFailure, match=r"ZeroDivisionError.*apt-get install libegl1"):
         video.play(agent)
     agent.make_envs = None
     with pytest.raises(UsageError, match="made by a function"):

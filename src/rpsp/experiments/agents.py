@@ -58,7 +58,7 @@ class TrainedAgent:
         state: ActingState | None = None,
         episode_start: Any = True,
         deterministic: bool = True,
-    ) -> tuple[np.ndarray, ActingState]:
+    ) -> tuple[Any, ActingState]:
         """The action for an observation, and the state to give back with the next one (Stable-Baselines3's habit).
 
         One observation or a row for each of several environments; `episode_start` says where a new episode begins. The

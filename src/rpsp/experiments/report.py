@@ -497,8 +497,8 @@ def _fan_panel(fan: Fan, dim: int, name: str, colour: str) -> str:
         for t in fan.moments
     )
     lines = [
-        Line("what happened", 0, Style("currentColor"), times.astype(float).tolist(), shown.tolist(), "truth"),
-        Line("forecast", 0, Style(colour), steps, expected),
+        Line("forecast", 0, Style(colour), steps, expected, "ahead"),
+        Line("what happened", 0, Style("var(--ink)"), times.astype(float).tolist(), shown.tolist(), "truth"),
     ]
     return chart(name, lines, x, y, marks="".join(marks) + dots, label="step", kind="low")
 
@@ -626,6 +626,7 @@ h2 { font-size: 1.2rem; margin: 2.2rem 0 .4rem; overflow-wrap: anywhere; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .3rem .9rem .3rem 0; border-bottom: 1px solid var(--hair); vertical-align: top; }
 th { color: var(--quiet); font-weight: 500; }
+.summary th { vertical-align: bottom; }
 .summary td { white-space: nowrap; }
 details { margin-top: 1rem; background: var(--card); border-radius: .6rem; padding: .7rem 1rem; }
 details table { margin-top: .6rem; width: 100%; }
@@ -651,9 +652,10 @@ figcaption b { color: var(--ink); margin-right: .35rem; }
 .label { font-size: .78rem; color: var(--quiet); text-align: center; margin: 1.45rem 0 0 3.1rem; line-height: 1.2; }
 path { fill: none; vector-effect: non-scaling-stroke; stroke-linejoin: round; }
 .grid { stroke: var(--hair); }
-.line, .faint, .dot { stroke: color-mix(in srgb, var(--c), #fff var(--lift)); }
+.line, .faint, .ahead, .dot { stroke: color-mix(in srgb, var(--c), #fff var(--lift)); }
 .line { stroke-width: 2.2px; }
 .faint { stroke-width: 1.6px; opacity: .65; }
+.ahead { stroke-width: 4.5px; opacity: .75; }
 .truth { stroke: var(--ink); stroke-width: 1.5px; }
 .refit { stroke: var(--quiet); opacity: .35; }
 .band { fill: color-mix(in srgb, var(--c), #fff var(--lift)); stroke: none; opacity: .15; }

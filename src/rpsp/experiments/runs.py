@@ -147,9 +147,10 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
         if not isinstance(value, list | tuple):
             raise UsageError(f"{name}: {value!r} is not a list of whole numbers.")
         return tuple(_checked(name, item, arguments[0]) for item in value)
-    if hint is float and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+    if hint is float:
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    elif isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return value
     words = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a text"}
     raise UsageError(f"{name}: {value!r} is not {words.get(hint, hint)}.")
@@ -313,8 +314,8 @@ def start(config: TrainConfig, say: Say, show: Show, factory: Any = None) -> Run
     seeds = f"s{config.seed}" if config.seeds == 1 else f"s{config.seed}-{config.seed + config.seeds - 1}"
     method = config.method.replace(":", "_")
     directory = free_directory(config.out, f"{stem}__{method}__{seeds}")
-    record_settings(directory, resolved)
     with _departing(resolved, directory, new=True):
+        record_settings(directory, resolved)
         if config.seeds > 1:
             return _many(resolved, directory, say)
         return _run(resolved, directory, make_envs, say, show)
@@ -343,8 +344,6 @@ def resume(directory: Path, say: Say, show: Show, iterations: int | None = None,
 @contextmanager
 def _departing(config: TrainConfig, directory: Path, new: bool = False) -> Iterator[None]:
     """Who leaves before the end is told how to go on; a mistake in a new run leaves nothing in the way."""
-    from rpsp.experiments.run_directory import RunDirectory
-
     how = "all finished iterations are saved"
     if config.env != FACTORY:
         how += f"; go on with: rpsp resume {shlex.quote(str(directory))}"
@@ -354,8 +353,10 @@ def _departing(config: TrainConfig, directory: Path, new: bool = False) -> Itera
         interrupt.add_note(how)
         raise
     except RpspError as error:
+        from rpsp.experiments.run_directory import RunDirectory
+
         begun = config.seeds > 1 or RunDirectory(directory).numbers()
-        if begun and not isinstance(error, UsageError):
+        if begun and not isinstance(error, UsageError | FileFormatError):
             error.add_note(how)
         elif new and not begun:
             shutil.rmtree(directory, ignore_errors=True)
@@ -568,14 +569,15 @@ def _check(config: TrainConfig) -> None:
     """What can be said before anything is computed."""
     from rpsp.experiments.recipes import recipe
 
+    for part in (config.sensors, config.settings):
+        for name, hint in _hints(type(part)).items():
+            _checked(name, getattr(part, name), hint)  # flags may be nan
     recipe(find_method(config.method), config.settings)  # update rules check their own settings
     counts = "past", "future", "dimension", "window", "units", "refit_batches", "refit_samples", "passes", "minibatch"
     for name, least in {**dict.fromkeys(("hidden", *counts), 1), "epochs": 0, "plus_obs": 0}.items():
         value = getattr(config.settings, name)
         if value is not None and min(value if isinstance(value, tuple) else (value,), default=1) < least:
             raise UsageError(f"{name}: {value} must be at least {least}.")
-    if not math.isfinite(config.settings.log_std):
-        raise UsageError(f"log_std: {config.settings.log_std} is not a finite number.")
     if not 0 <= config.settings.discount <= 1:
         raise UsageError(f"discount: {config.settings.discount} does not lie between 0 and 1; 0.99 is usual.")
     if config.tensorboard:

@@ -29,7 +29,7 @@ from rpsp.policies import Agent
 from rpsp.rollouts import ACTING, ActionRange
 from rpsp.trajectories import Numbers
 
-Picture = UInt8[np.ndarray, "height width 3"]
+Picture = UInt8[np.ndarray, "_ _ 3"]
 
 HEIGHT, SCENE, PLOTS = 576, 576, 704
 """Pixels; multiples of 16, as encoders want them."""
@@ -275,7 +275,10 @@ class Plots:
         first, last = max(0, step - PAST), min(len(observations), step + HORIZON + 1)
         for dim, (seen, halo, ghost, after, now) in zip(self.dims, self.lines, strict=True):
             seen.set_data(np.arange(first, step + 1) - step, observations[first : step + 1, dim])
-            expected = np.append(observations[step, dim], self.episode.forecasts[step, :, dim])
+            low, high = self.episode.limits[dim]
+            far = 3 * (high - low)  # a belief that runs away leaves the plot; where to, does not matter
+            expected = np.clip(self.episode.forecasts[step, :, dim], low - far, high + far)
+            expected = np.append(observations[step, dim], expected)
             halo.set_data(np.arange(HORIZON + 1), expected)
             ghost.set_data(np.arange(1, HORIZON + 1), expected[1:])
             after.set_data(np.arange(last - step), observations[step:last, dim])
