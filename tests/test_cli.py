@@ -101,11 +101,101 @@ def test_doctor(capsys):
 
 def test_help_comes_at_once():
     """Without jax, matplotlib or gymnasium; the best of three, for other things run on this machine."""
-    code = "import sys, rpsp.cli; assert not {'jax', 'matplotlib', 'gymnasium', 'mujoco'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    code = (
+        "import atexit, sys, rpsp.cli; heavy = {'jax', 'matplotlib', 'gymnasium', 'mujoco'}; "
+        "atexit.register(lambda: print('found', heavy & set(sys.modules), file=sys.stderr)); rpsp.cli.main(['--help'])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert shown.stderr == "found set()\n" and "train" in shown.stdout
     times = []
     for _ in range(3):
         started = time.perf_counter()
         subprocess.run([sys.executable, "-m", "rpsp.cli", "--help"], check=True, capture_output=True)
         times.append(time.perf_counter() - started)
     assert min(times) < 1.0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Training (what it does is tested in experiments/test_runs.py)
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_help_of_train_names_every_setting(capsys):
+    assert run("train", "--help") == 0
+    printed = capsys.readouterr().out
+    for flag in (
+        "--method",
+        "--observe",
+        "--obs-noise",
+        "--seeds",
+        "--iterations",
+        "--max-kl",
+        "--refit-before",
+        "--out",
+    ):
+        assert flag in printed
+    assert "rpsi-trpo" in printed  # the default method
+
+
+def test_help_shows_the_defaults_of_the_method_that_is_named(capsys):
+    printed = {}
+    for method in ("fm2", "rpsi-ppo"):
+        assert run("train", "--method", method, "--help") == 0
+        printed[method] = " ".join(capsys.readouterr().out.split())
+    assert "64 64" in printed["rpsi-ppo"] and "64 64" not in printed["fm2"]
+
+
+def test_methods_are_listed(capsys):
+    from rpsp.experiments.methods import METHODS
+
+    assert run("methods", "--json") == 0
+    printed = capsys.readouterr().out
+    rows = json.loads(printed.splitlines()[-1])["methods"]
+    assert [row["name"] for row in rows] == list(METHODS)
+    assert all(name in printed for name in METHODS) and "ours" in printed
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of two iterations, by a file and flags that go before it."""
+    where = tmp_path_factory.mktemp("train")
+    (where / "mine.toml").write_text(
+        'env = "InvertedPendulum-v5"\nmethod = "fm1"\niterations = 5\nsamples = 200\nexploration_episodes = 10\n'
+        "max-kl = 0.02\nnum_envs = 2\nthreads = 1\n"
+    )
+    return where
+
+
+def test_train_then_eval(trained, capsys):
+    out = trained / "run"
+    command = ["train", "--config", str(trained / "mine.toml"), "--iterations", "2", "--method", "fm2"]
+    assert run(*command, "--out", str(out), "--json") == 0
+    printed = capsys.readouterr().out
+    results = json.loads(printed.splitlines()[-1])
+    assert results["iterations"] == 2 and results["method"] == "fm2" and results["directory"] == str(out)
+    assert f"run directory {out}" in printed and "held-out error" in printed
+    for n in (1, 2):
+        (line,) = [line for line in printed.splitlines() if line.lstrip().startswith(f"{n}/2 ")]
+        assert all(word in line for word in ("return", "prediction", "persistence", "KL", "steps/s", "ETA"))
+    assert f"rpsp eval {out}" in printed and "area under the curve" in printed
+    config = json.loads((out / "config.json").read_text())
+    assert config["samples"] == 200 and config["settings"]["max_kl"] == 0.02 and config["settings"]["window"] == 2
+
+    assert run("eval", str(out), "--episodes", "3", "--json", "--quiet") == 0
+    evaluated = json.loads(capsys.readouterr().out)
+    assert evaluated["episodes"] == 3 == len(evaluated["returns"]) and evaluated["deterministic"]
+    assert evaluated["mean_return"] == pytest.approx(np.mean(evaluated["returns"]))
+    assert evaluated["std_return"] == pytest.approx(np.std(evaluated["returns"]))
+    assert json.loads((out / "results.json").read_text())["evaluation"] == evaluated
+    for wrong, code, words in (
+        (["--episodes", "0"], 2, "episodes"),
+        (["--checkpoint", "77"], 2, "77"),
+        (["--checkpoint", "newest"], 2, "newest"),
+    ):
+        assert run("eval", str(out), *wrong) == code
+        assert words in capsys.readouterr().err
+
+    assert run("resume", str(out), "--iterations", "3", "--quiet") == 0
+    assert capsys.readouterr().out == ""
+    assert run("eval", str(out), "--checkpoint", "3", "--stochastic", "--episodes", "2") == 0
+    assert "checkpoint 3" in capsys.readouterr().out

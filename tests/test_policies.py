@@ -11,8 +11,8 @@ import scipy.stats
 
 from rpsp.errors import UsageError
 from rpsp.features import Scaling
-from rpsp.filters import observation_window, trainable
-from rpsp.policies import Agent, Categorical, CategoricalPolicy, Gaussian, GaussianPolicy
+from rpsp.filters import Concatenated, observation_window, trainable
+from rpsp.policies import Agent, Categorical, CategoricalPolicy, Gaussian, GaussianPolicy, input_scaling
 
 MEAN, LOG_STD = np.array([0.3, -1.2, 0.0]), np.array([-0.5, 0.4, 0.1])
 OTHER_MEAN, OTHER_LOG_STD = np.array([0.1, -1.0, 0.7]), np.array([-0.2, 0.1, 0.1])
@@ -103,3 +103,14 @@ def test_an_agent_is_a_filter_and_a_policy() -> None:
 def test_an_empty_layer_is_refused() -> None:
     with pytest.raises(UsageError, match="hidden"):
         GaussianPolicy(2, 1, hidden=(0,), key=jax.random.key(0))
+
+
+def test_inputs_of_one_filter_share_a_unit_and_parts_have_their_own() -> None:
+    """q = [window of 2 observations, window of 1]: each part is divided by its largest standard deviation."""
+    parts = observation_window(2, 1, 1), observation_window(1, 1, 1)
+    rng = np.random.default_rng(0)
+    states = rng.normal(size=(1000, 3)) * [5.0, 0.01, 0.3] + [1.0, 2.0, 3.0]
+    scaling = input_scaling(Concatenated(*parts), states)
+    std = states.std(axis=0)
+    np.testing.assert_allclose(scaling.scale, [std[0], std[0], std[2]])
+    np.testing.assert_allclose(scaling.mean, states.mean(axis=0))

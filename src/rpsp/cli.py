@@ -42,7 +42,6 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     # Before numpy is imported: the regressions are small, and two BLAS threads on a busy machine mostly wait for each other.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    os.environ.setdefault("MUJOCO_GL", "egl")
     if os.getcwd() not in sys.path:  # for a user's own modules; last, so that they hide no other
         sys.path.append(os.getcwd())
     # Acting is a thousand tiny calls an iteration: handing each to another thread costs more than the call.

@@ -106,16 +106,12 @@ class Scaling(eqx.Module):
         return x * self.scale + self.mean
 
 
-def fit_scaling(data: Float[np.ndarray, "n x"], *, floor: float = 0.0) -> Scaling:
-    """Zero mean and unit variance a column. A column that never changes keeps scale 1, so that it stays harmless.
-
-    No scale is less than `floor` times the largest: where columns share a unit, one that hardly moves is mostly noise.
-    """
+def fit_scaling(data: Float[np.ndarray, "n x"]) -> Scaling:
+    """Zero mean and unit variance a column. A column that never changes keeps scale 1, so that it stays harmless."""
     std = data.std(axis=0)
     # Rounding leaves a constant column a std of a few ulps of its value; dividing by that would make noise of it.
     constant = std <= 1e-9 * np.maximum(1e-3, np.abs(data).max(axis=0))
-    scale = np.where(constant, 1.0, std)
-    return Scaling(data.mean(axis=0), np.maximum(scale, floor * std.max()))
+    return Scaling(data.mean(axis=0), np.where(constant, 1.0, std))
 
 
 class OneHot(eqx.Module):

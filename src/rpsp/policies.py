@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from rpsp.errors import UsageError
 from rpsp.features import Scaling, fit_scaling
-from rpsp.filters import AbstractFilter, constant
+from rpsp.filters import AbstractFilter, Concatenated, constant
 
 
 class AbstractDistribution(eqx.Module):
@@ -123,16 +123,18 @@ class Network(eqx.Module):
         return self.layers[-1](x)
 
 
-def input_scaling(states: Float[np.ndarray, "n q"]) -> Scaling:
-    """The units of a policy's input: z-scored, but a coordinate that hardly moves is not blown up to unit variance.
+def input_scaling(filter: AbstractFilter, states: Float[np.ndarray, "n q"]) -> Scaling:
+    """The units of a policy's input: zero mean, and for all coordinates of one filter the largest standard deviation.
 
-    The last coordinates of a predictive state have a hundredth of the first ones' spread on exploration data, most of it
-    noise, and leave that range as soon as the policy learns something.
+    z-scored one by one, the last coordinates of a predictive state, which have a hundredth of the first ones' spread on
+    exploration data, would be blown up to as much noise, and leave that range as soon as the policy learns something.
     """
-    return fit_scaling(states, floor=FLOOR)
-
-
-FLOOR = 1.0
+    if isinstance(filter, Concatenated):
+        n = filter.first.size
+        parts = input_scaling(filter.first, states[:, :n]), input_scaling(filter.second, states[:, n:])
+        return Scaling(*(np.concatenate(both) for both in zip(*((p.mean, p.scale) for p in parts), strict=True)))
+    scaling = fit_scaling(states)
+    return Scaling(scaling.mean, np.full_like(scaling.scale, scaling.scale.max()))
 
 
 class AbstractPolicy(eqx.Module):

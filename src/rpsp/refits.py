@@ -14,6 +14,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
+from rpsp.features import Scaling
 from rpsp.filters import AbstractFilter, Concatenated, compiled_unroll
 from rpsp.inference import InferenceSettings, refit_inference
 from rpsp.linalg import ridge
@@ -42,18 +43,20 @@ def new_coordinates(fit: Callable[[Batch, np.random.Generator], AbstractFilter])
             for a in (agent, new)
         )
         policy: Any = agent.policy
-        network = re_expressed(policy.network, old_states, new_states)
+        scaling = input_scaling(new.filter, new_states)
+        network = re_expressed(policy.network, old_states, new_states, scaling)
         return eqx.tree_at(lambda a: a.policy.network, new, network)
 
     return refit
 
 
-def re_expressed(network: Network, old: np.ndarray, new: np.ndarray, penalty: float = 1e-3) -> Network:
+def re_expressed(
+    network: Network, old: np.ndarray, new: np.ndarray, scaling: Scaling, penalty: float = 1e-5
+) -> Network:
     """The network for new states q' in place of q: with z ≈ A z' + b by ridge, its first layer W z + c is W A z' + W b + c.
 
-    z and z' are the z-scored states; `penalty` is the ridge per sample.
+    z and z' are the states in their units, `scaling` being those of q'; `penalty` is the ridge per sample.
     """
-    scaling = input_scaling(new)
     z = (old - np.asarray(network.mean)) / np.asarray(network.scale)
     z_new = np.insert(scaling.encode(new), 0, 1.0, axis=1)
     b, *A = ridge(z_new, z, penalty * len(z))

@@ -63,8 +63,8 @@ class TrainingSettings:
     """How many of the latest batches a refit sees."""
     refit_samples: int = 20_000
     """At most about so many of their steps."""
-    refit_gain: float = 1.0
-    """A refit is taken only if the held-out error falls below this fraction of what it was: it moves the policy's inputs."""
+    refit_kl: float = 0.03
+    """A refit that would move the policy by more than this mean KL per sample is refused."""
     held_out: float = 0.2
     """The fraction of the data that a fit is judged by."""
     seed: int = 0
@@ -101,7 +101,7 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
     batch, held = pack(fitted), pack(held)
     filter = recipe.initialise(batch, held, rng, filter_key)
     states = np.concatenate([np.asarray(compiled_unroll(filter, b), np.float64)[b.mask] for b in (batch, held)])
-    agent = Agent(filter, _policy(envs, filter.size, input_scaling(states), settings, policy_key))
+    agent = Agent(filter, _policy(envs, filter.size, input_scaling(filter, states), settings, policy_key))
     samples = sum(map(len, episodes))
     watched = _diagnose(agent, agent, held, False)
     record = {
@@ -241,7 +241,7 @@ def max_episode_steps(envs: VectorEnv) -> int | None:
 
 
 def _refit(recipe: Recipe, settings: TrainingSettings, training: Training) -> tuple[Agent, Any, Record]:
-    """The agent with its filter refitted to recent batches, where it is time; kept only if it predicts better."""
+    """The agent with its filter refitted to recent batches, where it is time; kept if it predicts better and acts alike."""
     agent, memory = training.agent, training.memory
     if recipe.refit is None or training.iteration not in settings.refit_before or not training.recent:
         return agent, memory, {}
@@ -252,11 +252,17 @@ def _refit(recipe: Recipe, settings: TrainingSettings, training: Training) -> tu
     except (UsageError, DivergedError):  # such as episodes that have become too short for a window
         return agent, memory, {"refit_accepted": 0.0}
     before, after = one_step_error(agent.filter, held), one_step_error(candidate.filter, held)
-    accepted = after < settings.refit_gain * before
-    record = {"refit_error_before": before, "refit_error_after": after, "refit_accepted": float(accepted)}
+    kl = float(_diagnose(agent, candidate, held, True)["whole_kl"])
+    # Better predictions are no use if they take the policy's input from under it: a KL of 0.7 undid a hundred updates.
+    accepted = after < before and kl <= settings.refit_kl
+    record = {
+        "refit_error_before": before,
+        "refit_error_after": after,
+        "refit_kl": kl,
+        "refit_accepted": float(accepted),
+    }
     if not accepted:
         return agent, memory, record
-    record["refit_kl"] = float(_diagnose(agent, candidate, held, True)["whole_kl"])
     if recipe.rule.moves_filter(agent) or candidate.policy is not agent.policy:
         memory = recipe.rule.init(candidate)  # moments of parameters, or a critic of states, with another meaning now
     return candidate, memory, record

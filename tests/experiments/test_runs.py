@@ -321,6 +321,7 @@ def test_an_interrupt_before_the_first_checkpoint_can_be_resumed(cache: Path, tm
     assert RunDirectory(out).numbers() == [0, 1]
 
 
+@pytest.mark.slow
 def test_two_seeds_are_two_runs_and_resume_as_one(cache: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = ["train", "tasks:Drift-v0", "--method", "fm2", "--iterations", "2", "--seed", "3", "--seeds", "2"]

@@ -57,8 +57,8 @@ class MethodSettings:
     """How many of the latest batches a refit sees."""
     refit_samples: int = 20_000
     """At most about so many of their steps."""
-    refit_gain: float = 1.0
-    """A refit is taken only if the held-out error falls below this fraction of what it was."""
+    refit_kl: float = 0.03
+    """A refit that would move the policy by more than this mean KL per sample is refused."""
     gae: float = 0.95
     """PPO: λ of generalised advantage estimation."""
     clip: float = 0.2

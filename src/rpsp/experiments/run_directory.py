@@ -64,9 +64,12 @@ class RunDirectory:
         records = []
         for line in read_bytes(self.metrics_file).decode(errors="replace").splitlines():
             try:
-                records.append(json.loads(line))
+                record = json.loads(line)
             except ValueError:
                 break
+            if not isinstance(record, dict):
+                break
+            records.append(record)
         return records
 
     def cut_back(self, iterations: int) -> None:

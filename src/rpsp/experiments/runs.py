@@ -136,7 +136,7 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
     if origin is Annotated:
         return _checked(name, value, arguments[0])
     if origin in (types.UnionType, typing.Union):
-        if value is None and type(None) in arguments:
+        if type(None) in arguments and value in (None, "none"):  # TOML has no word for it
             return None
         return _checked(name, value, next(a for a in arguments if a is not type(None)))
     if origin is Literal:
