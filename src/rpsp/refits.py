@@ -2,7 +2,7 @@
 
 A filter fitted to random exploration meets other data once the policy has learned something, and predicts them badly. A
 refit must not take the policy's input from under it: the direct-inference filter keeps what its coordinates mean, and
-for any other the policy's first layer is expressed in the new coordinates.
+for any other the policy is expressed in the new coordinates: its first layer by regression, then all of it by imitation.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+from jaxtyping import Array, Float
 
 from rpsp.features import Scaling
-from rpsp.filters import AbstractFilter, Concatenated, compiled_unroll
+from rpsp.filters import AbstractFilter, Concatenated, compiled_unroll, trainable
 from rpsp.inference import InferenceSettings, refit_inference
 from rpsp.linalg import ridge
 from rpsp.policies import Agent, Network, input_scaling
@@ -34,7 +37,7 @@ def keep_coordinates(settings: InferenceSettings) -> Refit:
 
 
 def new_coordinates(fit: Callable[[Batch, np.random.Generator], AbstractFilter]) -> Refit:
-    """Fit the filter anew, and express the policy's first layer in the new states by regression."""
+    """Fit the filter anew, express the policy's first layer in the new states, and let it imitate what it did before."""
 
     def refit(agent: Agent, batch: Batch, held_out: Batch, rng: np.random.Generator) -> Agent:
         new = _with_belief(agent, fit(batch, rng))
@@ -45,6 +48,9 @@ def new_coordinates(fit: Callable[[Batch, np.random.Generator], AbstractFilter])
         policy: Any = agent.policy
         scaling = input_scaling(new.filter, new_states)
         network = re_expressed(policy.network, old_states, new_states, scaling)
+        some = rng.choice(len(old_states), min(len(old_states), IMITATED), replace=False)
+        pairs = (jnp.asarray(x[some], jnp.float32) for x in (old_states, new_states))
+        network = imitating(eqx.tree_at(lambda p: p.network, policy, network), policy, *pairs)
         return eqx.tree_at(lambda a: a.policy.network, new, network)
 
     return refit
@@ -69,6 +75,34 @@ def re_expressed(
         network,
         [jnp.asarray(x, jnp.float32) for x in replacements],
     )
+
+
+IMITATED = 4096  # steps that a policy imitates: one size, one compilation
+
+
+@eqx.filter_jit
+def imitating(
+    policy: Any, old: Any, old_states: Float[Array, "n q_old"], new_states: Float[Array, "n q"], *, steps: int = 400
+) -> Network:
+    """The network of `policy`, moved by Adam towards min mean_t KL(π_old(· | q_t) ‖ π(· | q'_t)).
+
+    A linear change of the first layer cannot follow states that have bent; the other layers help.
+    """
+    moving, fixed = eqx.partition(policy.network, trainable(policy.network))
+    optimiser = optax.adam(optax.cosine_decay_schedule(1e-2, steps))
+    targets = jax.vmap(old)(old_states)
+
+    def loss(moving: Any) -> Array:
+        imitator = eqx.tree_at(lambda p: p.network, policy, eqx.combine(moving, fixed))
+        return jnp.mean(jax.vmap(lambda target, q: target.kl(imitator(q)))(targets, new_states))
+
+    def step(carry: tuple, _: None) -> tuple[tuple, None]:
+        moving, state = carry
+        updates, state = optimiser.update(jax.grad(loss)(moving), state)
+        return (optax.apply_updates(moving, updates), state), None
+
+    moved = jax.lax.scan(step, (moving, optimiser.init(moving)), None, steps)[0][0]
+    return eqx.combine(moved, fixed)
 
 
 def _belief(agent: Agent) -> Any:

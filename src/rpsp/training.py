@@ -63,7 +63,7 @@ class TrainingSettings:
     """How many of the latest batches a refit sees."""
     refit_samples: int = 20_000
     """At most about so many of their steps."""
-    refit_kl: float = 0.03
+    refit_kl: float = 0.1
     """A refit that would move the policy by more than this mean KL per sample is refused."""
     held_out: float = 0.2
     """The fraction of the data that a fit is judged by."""

@@ -57,7 +57,7 @@ class MethodSettings:
     """How many of the latest batches a refit sees."""
     refit_samples: int = 20_000
     """At most about so many of their steps."""
-    refit_kl: float = 0.03
+    refit_kl: float = 0.1
     """A refit that would move the policy by more than this mean KL per sample is refused."""
     gae: float = 0.95
     """PPO: λ of generalised advantage estimation."""
