@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from rpsp.errors import UsageError
-from rpsp.features import Scaling, fit_scaling
+from rpsp.features import Scaling
 from rpsp.filters import AbstractFilter, Concatenated, constant
 
 
@@ -133,8 +133,8 @@ def input_scaling(filter: AbstractFilter, states: Float[np.ndarray, "n q"]) -> S
         n = filter.first.size
         parts = input_scaling(filter.first, states[:, :n]), input_scaling(filter.second, states[:, n:])
         return Scaling(*(np.concatenate(both) for both in zip(*((p.mean, p.scale) for p in parts), strict=True)))
-    scaling = fit_scaling(states)
-    return Scaling(scaling.mean, np.full_like(scaling.scale, scaling.scale.max()))
+    spread = states.std(axis=0).max()  # of those that move: `fit_scaling` gives one that never does the scale 1
+    return Scaling(states.mean(axis=0), np.full(states.shape[1], spread if spread > 1e-9 else 1.0))
 
 
 class AbstractPolicy(eqx.Module):

@@ -115,7 +115,8 @@ def check(name: str, run: Run) -> None:
     cooked, amounts = ingredients(read_config(run.directory))
     moves = cooked.rule.moves_filter(begun)
     assert moves == (row.update in ("joint", "alternating", "through_time"))
-    assert same(begun.filter, first.filter) != moves
+    # Of a policy whose output layer is still zero, no gradient reaches the filter.
+    assert same(begun.filter, first.filter) != (moves and row.update != "through_time")
     refitted = records[1].get("refit_accepted") == 1
     assert same(first.filter, last.filter) != (moves or refitted)
     if not moves:
