@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.document import write_page
 
-NAMES = ("batch_stepping", "exact_bayes", "kalman", "prediction", "timing", "fresh", "training_speed")
+NAMES = ("batch_stepping", "exact_bayes", "kalman", "prediction", "timing", "fresh", "training_speed", "overlap")
 RESULTS = Path(__file__).parent / "results"
 
 

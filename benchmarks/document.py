@@ -18,7 +18,12 @@ EPYC virtual machine; errors are squared errors over variance (0 perfect, 1 the 
 
 
 def write_page(results: Path, docs: Path) -> None:
-    sections: dict[str, Callable[[dict[str, Any], Path], str]] = {
+    sections: dict[str, Callable[[Any, Path], str]] = {
+        "learning": _learning,
+        "training_speed": _training_speed,
+        "overlap": _overlap,
+        "against_sb3": _against_sb3,
+        "gpu": _gpu,
         "prediction": _prediction,
         "fresh": _fresh,
         "kalman": _kalman,
@@ -31,12 +36,17 @@ def write_page(results: Path, docs: Path) -> None:
         path = results / f"{name}.json"
         if path.exists():
             parts.append(write(json.loads(path.read_text()), docs / "figures"))
-            parts.append(f"Measure again: `.venv/bin/python -m benchmarks {name}`\n")
+            if name != "learning":  # says so itself
+                parts.append(f"Measure again: `.venv/bin/python -m benchmarks {name}`\n")
     (docs / "benchmarks.md").write_text("\n".join(parts))
     readme = docs.parent / "README.md"
     before, _, after = readme.read_text().partition("<!-- measured -->\n")
     summary = _glance(*(json.loads((results / f"{name}.json").read_text()) for name in ("prediction", "fresh")))
     readme.write_text(f"{before}<!-- measured -->\n{summary}{after[after.index('<!-- /measured -->') :]}")
+    if (results / "learning.json").exists():
+        before, _, after = readme.read_text().partition("<!-- learned -->\n")
+        summary = _learned(json.loads((results / "learning.json").read_text()))
+        readme.write_text(f"{before}<!-- learned -->\n{summary}{after[after.index('<!-- /learned -->') :]}")
 
 
 def _glance(figures: dict[str, Any], fresh: dict[str, Any]) -> str:
@@ -54,6 +64,42 @@ def _glance(figures: dict[str, Any], fresh: dict[str, Any]) -> str:
         + "\nSome defaults were chosen with these data in view. On fresh seeds, which no setting was chosen by,\n"
         f"the inference filter is at least as good as AR(10) on {sum(wins)} of {len(wins)} data sets.\n"
     )
+
+
+MARKS = {"InvertedPendulum-v5": 60, "Swimmer-v5": 60, "Hopper-v5": 50, "Walker2d-v5": 30}
+"""The iterations at which methods are compared."""
+
+
+def _learned(rows: list[dict[str, Any]]) -> str:
+    """The README's table: the mean return, over seeds, of the ten iterations up to a mark."""
+    tasks = {task: _curves(rows, task) for task in MARKS}
+    names = [n for n in ("fm2", "gru32", "rpsp-alt", "rpsp-alt, refits", "rpsp-alt+obs", "rpsp-alt+obs, refits",
+                         "rpsi-trpo", "rpsi-ppo") if any(n in curves for curves in tasks.values())]  # fmt: skip
+    cells = [
+        [
+            name,
+            *(_block(curves[name], MARKS[t]).split(" (")[0] if name in curves else "" for t, curves in tasks.items()),
+        ]
+        for name in names
+    ]
+    head = ["", *(f"{task.removesuffix('-v5')}, n = {mark}" for task, mark in MARKS.items())]
+    return (
+        "Mean return of the ten iterations up to the n-th, three seeds, positions only, 16 hidden units (PPO: 64, 64):\n\n"
+        + _table(head, cells)
+    )
+
+
+def _curves(rows: list[dict[str, Any]], task: str) -> dict[str, list[list[dict[str, float]]]]:
+    """The metrics of every run on a task, by method."""
+    curves: dict[str, list[list[dict[str, float]]]] = {}
+    for row in (row for row in rows if row["env"] == task):
+        name = row["method"] + (", refits" if row["settings"].get("refit_before") else "")
+        records = [
+            {"iteration": i, "mean_return": r, "total_samples": s}
+            for i, (r, s) in enumerate(zip(row["mean_return"], row["total_samples"], strict=True))
+        ]
+        curves.setdefault(name, []).append(records)
+    return curves
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
@@ -145,6 +191,107 @@ def _exact_bayes(figures: dict[str, Any], into: Path) -> str:
             _table(["steps of data", *figures["error"]], lines),
         ]
     )
+
+
+def _learning(rows: list[dict[str, Any]], into: Path) -> str:
+    from rpsp.experiments.figures import learning_curve, save
+
+    parts = [
+        "## Learning\n",
+        _doc("learning"),
+        "Position-only tasks, v5 rewards, default settings unless said. Mean over seeds of the mean return of the ten\n"
+        "iterations ending at n; the paper's batch sizes (2 000 steps for InvertedPendulum, else 10 000).\n",
+    ]
+    for task in dict.fromkeys(row["env"] for row in rows):
+        curves = _curves(rows, task)
+        shown = {n: c for n, c in curves.items() if n in SHOWN or len(curves) < 12}
+        name = f"learning_{task.removesuffix('-v5').lower()}"
+        save(learning_curve(shown, task), into, name)
+        marks = range(10, 1 + max(len(c[0]) for c in curves.values()), 10)
+        lines = [[n, str(len(c)), *(_block(c, mark) for mark in marks)] for n, c in curves.items()]
+        parts.append(f"### {task}\n")
+        parts.append(f"![Mean return over environment steps on {task}](figures/{name}.png)\n")
+        parts.append(_table(["method", "seeds", *(f"n = {mark}" for mark in marks)], lines))
+    return "\n".join(parts)
+
+
+SHOWN = (
+    "rpsp-alt",
+    "rpsp-alt, refits",
+    "rpsi-trpo",
+    "rpsi-ppo",
+    "fm2",
+    "gru32",
+    "random-psr",
+    "fix-psr",
+    "reactive-psr",
+)
+"""The methods in the figure of a task for which there are many."""
+
+
+def _block(curves: list[list[dict[str, float]]], mark: int) -> str:
+    """The mean over runs of the ten iterations ending at `mark`, and the runs themselves."""
+    means = [np.mean([r["mean_return"] for r in c[mark - 10 : mark]]) for c in curves if len(c) >= mark]
+    return f"{np.mean(means):.0f} ({', '.join(f'{m:.0f}' for m in means)})" if len(means) == len(curves) else ""
+
+
+def _training_speed(figures: dict[str, Any], into: Path) -> str:
+    head = [
+        "method",
+        "steps/s",
+        "over raw physics, 10 envs",
+        "100 envs",
+        "acting, s",
+        "update, s",
+        "compilations later",
+        "MB at 20",
+        "MB at the end",
+    ]
+    lines = [
+        [
+            f"{r['method']}, {r['iterations']} iterations",
+            f"{r['steps_per_second']:,.0f}",
+            f"{r['over_raw_10']:.2f}",
+            f"{r['over_raw_100']:.2f}",
+            f"{r['median_acting_seconds']:.2f}",
+            f"{r['median_update_seconds']:.2f}",
+            str(r["compilations_after_the_first_iteration"]),
+            f"{r['megabytes_at_iteration_20']:.0f}",
+            f"{r['megabytes_at_the_end']:.0f}",
+        ]
+        for r in figures["rows"]
+    ]
+    return "\n".join(["## Speed of the whole training loop\n", _doc("training_speed"), _table(head, lines)])
+
+
+def _overlap(figures: dict[str, Any], into: Path) -> str:
+    lines = [
+        [r["method"], f"{r['in turn']:.2f}", f"{r['overlapping']:.2f}", f"{100 * r['gain']:.0f} %"]
+        for r in figures["rows"]
+    ]
+    head = ["1000 locksteps, seconds", "in turn", "overlapping", "gain"]
+    return "\n".join(["## Acting while physics runs\n", _doc("overlap"), _table(head, lines)])
+
+
+def _against_sb3(figures: dict[str, Any], into: Path) -> str:
+    lines = [
+        [name, f"{rate:,.0f}", f"{figures['ratios'][name]:.1f}" if name in figures["ratios"] else ""]
+        for name, rate in figures["steps_per_second"].items()
+    ]
+    return "\n".join(
+        ["## Beside RecurrentPPO\n", _doc("against_sb3"), _table(["", "steps/s", "times RecurrentPPO"], lines)]
+    )
+
+
+def _gpu(figures: dict[str, Any], into: Path) -> str:
+    counts = sorted({row["agents"] for row in figures["rows"]})
+    found = {(row["method"], row["device"], row["agents"]): row["seconds"] for row in figures["rows"]}
+    lines = [
+        [f"{method}, {device}", *(f"{found[key]:.3f}" if (key := (method, device, n)) in found else "" for n in counts)]
+        for method, device in dict.fromkeys((row["method"], row["device"]) for row in figures["rows"])
+    ]
+    head = ["seconds for one update of", *(f"{n} agent{'s' * (n > 1)}" for n in counts)]
+    return "\n".join([f"## On a GPU ({figures['gpu']})\n", _doc("gpu"), _table(head, lines)])
 
 
 def _timing(figures: dict[str, Any], into: Path) -> str:

@@ -1,6 +1,6 @@
 """Learning curves: many runs at once, each on one core, gathered into one file.
 
-    python -m benchmarks.learning PLAN [--minutes 9] [--jobs 2] [--out FILE]
+    python -m benchmarks.learning benchmarks/learning_plan.json --out benchmarks/results/learning.json --minutes 120
 
 A plan is a JSON list of {"env", "method", "seeds", "iterations", "settings"}. Runs that do not finish in time leave the
 iterations they did. The file has one row a run: its plan, and mean returns, prediction errors and samples by iteration.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from typing import Any
 
@@ -348,3 +351,28 @@ def test_rows_are_split_for_fitting_and_judging(lengths: tuple[int, ...]) -> Non
     assert fitted.shape[1] == held.shape[1] == 30
     assert fitted.mask.sum() + held.mask.sum() <= 60
     assert fitted.starts[~fitted.mask].all()
+
+
+@pytest.mark.slow
+def test_acting_stays_on_the_cpu_wherever_updates_are_computed() -> None:
+    """Two devices of the host stand for a CPU and a GPU: updates on the second, acting on the first, refits in between."""
+    program = """
+import jax
+from rpsp.experiments.runs import configured, environment_maker, ingredients, resolve
+from rpsp.rollouts import lockstep
+from rpsp.training import train
+
+first, second = jax.devices("cpu")
+config = configured({"env": "InvertedPendulum-v5", "method": "rpsi-ppo", "samples": 400})
+make_envs = environment_maker(config)
+recipe, amounts = ingredients(resolve(config, make_envs))
+with jax.default_device(second):
+    for training, _ in train(recipe, make_envs(2), amounts, 3):
+        arrays = [x for x in jax.tree.leaves(training.agent) if isinstance(x, jax.Array)]
+        assert {device for x in arrays for device in x.devices()} == {second}
+        acting = lockstep(training.agent, jax.random.key(0), True)
+        captured = dict(zip(acting.__code__.co_freevars, (c.cell_contents for c in acting.__closure__)))
+        assert {device for x in captured["arrays"] for device in x.devices()} == {first}
+"""
+    flags = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    subprocess.run([sys.executable, "-c", program], env=flags, check=True)

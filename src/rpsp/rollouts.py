@@ -244,7 +244,10 @@ def lockstep(agent: Agent, key: PRNGKeyArray, deterministic: bool) -> Callable[[
     """The compiled lockstep of this agent: taken apart once, because to do so at every step costs as much as a step."""
     leaves, structure = jax.tree.flatten(agent)
     is_array = [isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves]
-    arrays = [leaf for leaf, array in zip(leaves, is_array, strict=True) if array]
+    # On the CPU, wherever the agent was trained: a thousand tiny calls would each wait for a GPU.
+    cpu = jax.devices("cpu")[0]
+    arrays = jax.device_put([leaf for leaf, array in zip(leaves, is_array, strict=True) if array], cpu)
+    key = jax.device_put(key, cpu)
     others = tuple(None if array else leaf for leaf, array in zip(leaves, is_array, strict=True))
     compiled = _compile_lockstep(structure, others, deterministic)
     return lambda q, view: compiled(arrays, key, q, view.executed, view.seen, view.starts, view.episodes, view.steps)

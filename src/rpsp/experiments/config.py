@@ -99,7 +99,7 @@ class TrainConfig:
     """Environments that are stepped together; unless given, what fills a batch with one full episode each, at most 100."""
     settings: tyro.conf.OmitArgPrefixes[MethodSettings] = DEFAULTS
     device: Literal["auto", "cpu", "gpu"] = "auto"
-    """Where updates are computed; acting is on the CPU. auto: the GPU if there is one and gradients go through time."""
+    """Where updates are computed; acting is on the CPU. auto: a GPU, if there is one and the method's updates gain by it."""
     threads: int | None = None
     """Threads that step the physics; every core unless given."""
     out: str | None = None

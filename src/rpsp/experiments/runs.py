@@ -593,8 +593,9 @@ def _device(config: TrainConfig) -> Any:
         return cpu
     if jax.default_backend() == "cpu":
         raise UsageError("device: there is no GPU that jax can use; install rpsp[gpu], or choose --device cpu.")
-    through_time = find_method(config.method).update not in ("policy_alone", "proximal")
-    return jax.devices()[0] if config.device == "gpu" or through_time else cpu
+    # Measured on an H200 (docs/benchmarks.md): these two are no faster there, the others three to six times.
+    slower = find_method(config.method).update in ("policy_alone", "through_time")
+    return cpu if config.device == "auto" and slower else jax.devices()[0]
 
 
 class _board:

@@ -1,0 +1,101 @@
+"""Would acting that overlaps physics be faster? Hopper, ten environments, two cores, random initial policy.
+
+Two ways to do 1000 locksteps, by turns in one process: *in turn*, where all ten rows act and are then stepped by two
+threads (what `collect` does); and *overlapping*, two half-batches of five taking turns, one acting in the main thread while
+the other is stepped by a worker thread. Both call the same compiled filter and policy and the same physics.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import numpy as np
+
+from rpsp.experiments.runs import configured, environment_maker, ingredients, resolve
+from rpsp.rollouts import View, action_units, lockstep
+from rpsp.training import begin
+
+LOCKSTEPS, TURNS = 1000, 5
+
+
+def main() -> dict[str, Any]:
+    rows = []
+    for method, settings in {"fm2": {}, "rpsi-trpo": {}, "rpsp-alt": {"epochs": 1}}.items():
+        config = configured({"env": "Hopper-v5", "method": method, **settings})
+        make_envs = environment_maker(config)
+        assert make_envs is not None
+        config = resolve(config, make_envs)
+        recipe, amounts = ingredients(config)
+        whole = make_envs(10)
+        training, _ = begin(recipe, whole, amounts)
+        one = environment_maker(configured({"env": "Hopper-v5", "method": method, "threads": 1, **settings}))
+        assert one is not None
+        halves = [Half(training, envs) for envs in (one(5), one(5))]
+        full = Half(training, whole)
+        seconds: dict[str, list[float]] = {"in turn": [], "overlapping": []}
+        for _ in range(TURNS + 1):
+            seconds["in turn"].append(in_turn(full))
+            seconds["overlapping"].append(overlapping(*halves))
+        row: dict[str, Any] = {"method": method} | {
+            name: statistics.median(values[1:]) for name, values in seconds.items()
+        }
+        row["gain"] = 1 - row["overlapping"] / row["in turn"]
+        print(row, flush=True)
+        rows.append(row)
+    return {"rows": rows}
+
+
+class Half:
+    """Some environments, and what acting on them needs."""
+
+    def __init__(self, training: Any, envs: Any):
+        self.envs, self.n, self.units = envs, envs.num_envs, action_units(envs)
+        self.act_all = lockstep(training.agent, jax.random.key(0), False)
+        self.encode = training.scaling.encode
+        self.q = np.broadcast_to(np.asarray(training.agent.filter.init()), (self.n, training.agent.filter.size))
+        self.seen, self.starts = self.encode(envs.reset(seed=0)[0]).astype(np.float32), np.ones(self.n, np.bool_)
+        self.executed = np.zeros((self.n, self.units.size), np.float32)
+
+    def act(self) -> np.ndarray:
+        view = View(
+            np.ones(self.n, np.bool_), self.starts, self.seen, self.executed, np.arange(self.n), np.zeros(self.n, int)
+        )
+        self.q, drawn = self.act_all(self.q, view)
+        self.executed = self.units.clip(np.asarray(drawn))
+        return self.units.decode(self.executed)
+
+    def step(self, actions: np.ndarray) -> None:
+        readings, _, terminated, truncated, _ = self.envs.step(actions)
+        self.starts = terminated | truncated
+        if self.starts.any():
+            readings = self.envs.reset(options={"reset_mask": self.starts})[0]
+        self.seen = self.encode(readings).astype(np.float32)
+
+
+def in_turn(full: Half) -> float:
+    started = time.perf_counter()
+    for _ in range(LOCKSTEPS):
+        full.step(full.act())
+    return time.perf_counter() - started
+
+
+def overlapping(first: Half, second: Half) -> float:
+    with ThreadPoolExecutor(1) as worker:
+        started = time.perf_counter()
+        stepping = worker.submit(second.step, second.act())
+        for _ in range(LOCKSTEPS):
+            for half in (first, second):
+                # `half` acts while the other is being stepped.
+                actions = half.act()
+                stepping.result()
+                stepping = worker.submit(half.step, actions)
+        stepping.result()
+        return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main()
