@@ -32,5 +32,5 @@ if __name__ == "__main__":
     core = int(sys.argv[3])
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[core]})
     os.environ |= {"JAX_PLATFORMS": "cpu", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    os.environ["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "false"
+    os.environ["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "0"  # as `rpsp train` does
     main(json.loads(sys.argv[1]), Path(sys.argv[2]))

@@ -23,6 +23,7 @@ LOCKSTEPS, TURNS = 1000, 5
 
 
 def main() -> dict[str, Any]:
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # as `rpsp train` does
     rows = []
     for method, settings in {"fm2": {}, "rpsi-trpo": {}, "rpsp-alt": {"epochs": 1}}.items():
         config = configured({"env": "Hopper-v5", "method": method, **settings})

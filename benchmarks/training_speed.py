@@ -27,6 +27,7 @@ STEP_COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 def main() -> dict[str, Any]:
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # as `rpsp train` does
     recordings = {n: record(n) for n in (10, 100)}
 
     def raw() -> dict[int, float]:

@@ -121,14 +121,14 @@ def test_a_finished_row_waits_unsimulated_while_the_others_go_on() -> None:
     push = np.array([[3.0], [0.0]])
     while not (last := batch.step(push))[2][0]:
         pass
-    time = [data.time for data in batch.data]
+    time = batch.simulation.time.copy()
     for _ in range(3):
         observations, rewards, terminated, truncated, infos = batch.step(push)
         np.testing.assert_array_equal(observations[0], last[0][0])
         assert (rewards[0], terminated[0], truncated[0], infos["failed"][0]) == (0.0, True, False, False)
         assert rewards[1] == 1.0
-    assert batch.data[0].time == time[0]
-    assert batch.data[1].time > time[1]
+    assert batch.simulation.time[0] == time[0]
+    assert batch.simulation.time[1] > time[1]
 
 
 def test_masked_reset_restarts_only_the_masked_rows() -> None:
@@ -158,19 +158,19 @@ def test_returned_arrays_are_the_caller_s() -> None:
 
 
 def _position_nan(batch: MujocoBatch) -> None:
-    batch.data[1].qpos[2] = np.nan
+    batch.simulation.qpos[1, 2] = np.nan
 
 
 def _velocity_huge(batch: MujocoBatch) -> None:
-    batch.data[1].qvel[1] = 1e12
+    batch.simulation.qvel[1, 1] = 1e12
 
 
 def _time_turned_back(batch: MujocoBatch) -> None:
-    batch.data[1].time = -1.0
+    batch.simulation.time[1] = -1.0
 
 
 def _warning_counted(batch: MujocoBatch) -> None:
-    batch.data[1].warning[0].number = 1
+    batch.simulation.warning[1, 0, 1] = 1
 
 
 @pytest.mark.parametrize("break_it", [_position_nan, _velocity_huge, _time_turned_back, _warning_counted])

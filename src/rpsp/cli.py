@@ -44,8 +44,6 @@ def main(arguments: list[str] | None = None) -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if os.getcwd() not in sys.path:  # for a user's own modules; last, so that they hide no other
         sys.path.append(os.getcwd())
-    # Acting is a thousand tiny calls an iteration: handing each to another thread costs more than the call.
-    os.environ.setdefault("JAX_CPU_ENABLE_ASYNC_DISPATCH", "false")
     try:
         signal.signal(signal.SIGTERM, _terminate)
         command = tyro.cli(

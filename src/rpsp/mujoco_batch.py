@@ -1,12 +1,9 @@
 """Many MuJoCo simulations of one Gymnasium task, stepped together in threads.
 
-Gymnasium steps its environments one after another and spends a third of the time in Python. Here every environment is
-one `MjData`; threads run `mj_step` over them, which releases Python's lock, and observation, reward and termination are
-then computed for the whole batch at once. The numbers are Gymnasium's own, bit for bit: every parameter is read from
-one of its environments, the template, and only the formulas of `step` and `reset` are written out again below.
-
-`mujoco.rollout` is not used: it keeps one simulation per thread instead of one per environment, so it loses the
-solver's warm start (the numbers would differ from Gymnasium's) and the contact forces.
+Gymnasium steps its environments one after another and spends a third of the time in Python. Here MuJoCo's own batch
+steps all of them on threads that Python knows nothing of, and observation, reward and termination are then computed for
+the whole batch at once. The numbers are Gymnasium's own, bit for bit: every parameter is read from one of its
+environments, the template, and only the formulas of `step` and `reset` are written out again below.
 """
 
 # MuJoCo's compiled modules come without type stubs.
@@ -15,10 +12,8 @@ solver's warm start (the numbers would differ from Gymnasium's) and the contact 
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import Any
 
 import gymnasium
@@ -27,6 +22,7 @@ import numpy as np
 from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
+from mujoco.batch import Batch
 from numpy.typing import NDArray
 
 from rpsp.errors import UsageError
@@ -111,8 +107,8 @@ class _Formulas:
     healthy: Callable[[Template, Snapshot], Bools]
     reward: Callable[[Template, Snapshot, Floats, NDArray[Any], Bools], Floats]
     """Of the template, the snapshot after the step, the way made in it, the actions, and who is healthy after it."""
-    place: Callable[[Template, mujoco.MjData], Floats] | None = None
-    """A view of where the robot is, unless that is the first of the positions."""
+    place_of_body: bool = False
+    """Whether the robot is where its main body is; else its first position says so."""
     velocity_limit: float = np.inf
     """Observed velocities are clipped to it."""
     contact_forces: bool = False
@@ -194,7 +190,7 @@ _TASKS = {
     "Ant-v5": _Formulas(
         _ant_healthy,
         _ant_reward,
-        place=lambda env, data: data.body(env._main_body).xpos[:1],
+        place_of_body=True,
         contact_forces=True,
         scatter_velocities=_normal,
     ),
@@ -251,17 +247,21 @@ class MujocoBatch(VectorEnv):
         self._formulas = _TASKS[id]
         self._template = template
         self._model: mujoco.MjModel = template.model
-        self.data = [mujoco.MjData(self._model) for _ in range(num_envs)]
-        """The simulation of every environment; after a reset it takes up its first state only at its next step."""
-        # Looking an array up in MjData costs as much as copying it, so views of them are kept.
-        self._controls = [data.ctrl for data in self.data]
-        self._positions = [data.qpos for data in self.data]
-        self._velocities = [data.qvel for data in self.data]
-        place = self._formulas.place
-        self._places = None if place is None else [place(template, data) for data in self.data]
         contact_forces = self._formulas.contact_forces
-        self._forces = [data.cfrc_ext.reshape(-1) for data in self.data] if contact_forces else None
-        self._warnings = [data.warning.number for data in self.data]
+        self.simulation = Batch(
+            self._model, num_envs, min(threads or _usable_cores(), num_envs), persistent=contact_forces
+        )
+        """All simulations: `simulation.qpos`, `simulation.time` and so on have a row for every environment."""
+        self._positions, self._velocities = self.simulation.bind("qpos"), self.simulation.bind("qvel")
+        self._controls, self._times = self.simulation.bind("ctrl"), self.simulation.bind("time")
+        body = getattr(template, "_main_body", 0)
+        if isinstance(body, str):
+            body = self._model.body(body).id
+        self._places = (
+            self.simulation.bind("xpos")[:, body, 0] if self._formulas.place_of_body else self._positions[:, 0]
+        )
+        self._forces = np.zeros((num_envs, self._model.nbody * 6 if contact_forces else 0))
+        self._scratch = mujoco.MjData(self._model)
 
         self._generators = [seeding.np_random()[0] for _ in range(num_envs)]
         self._max_episode_steps = np.inf if self.spec is None else self.spec.max_episode_steps or np.inf
@@ -270,14 +270,8 @@ class MujocoBatch(VectorEnv):
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)
         self._failed = np.zeros(num_envs, np.bool_)
-        # The first states of rows that were reset and not stepped since. Preparing a simulation costs more than drawing
-        # them, so it is left to the threads of the next step.
-        self._first_states: dict[int, tuple[Floats, Floats]] = {}
         self._time = np.zeros(num_envs)
         self._place = np.zeros(num_envs)
-
-        helpers = min(threads or _usable_cores(), num_envs) - 1  # the calling thread works too
-        self._helpers = [_Helper() for _ in range(helpers)]
 
     def reset(
         self, *, seed: Seeds = None, options: dict[str, Any] | None = None
@@ -288,9 +282,14 @@ class MujocoBatch(VectorEnv):
         for row in rows:
             if seeds[row] is not None:
                 self._generators[row], _ = seeding.np_random(seeds[row])
-            self._first_states[row] = self._draw_first_state(self._generators[row])
-        positions, velocities = (np.array(part) for part in zip(*map(self._first_states.get, rows), strict=True))
-        no_forces = np.zeros((len(rows), self.data[0].cfrc_ext.size))
+        first = [self._draw_first_state(self._generators[row]) for row in rows]
+        positions, velocities = (np.array(part) for part in zip(*first, strict=True))
+        # As Gymnasium does: from scratch, and through the whole of `mj_forward`, which prepares the first step.
+        self.simulation.reset(rows, stage=mujoco.mjtStage.mjSTAGE_NONE.value)
+        self._positions[rows], self._velocities[rows] = positions, velocities
+        self.simulation.forward(rows)
+        self._time[rows], self._place[rows] = self._times[rows], self._places[rows]
+        no_forces = np.zeros((len(rows), self._model.nbody * 6))
         self._observations[rows] = self._observe(Snapshot(positions, velocities, positions[:, 0], no_forces))
         self._steps[rows] = 0
         for flags in (self._terminated, self._truncated, self._failed):
@@ -307,17 +306,20 @@ class MujocoBatch(VectorEnv):
         if (self._steps < 0).any():
             raise gymnasium.error.ResetNeeded("MujocoBatch has rows that were never reset; call reset() before step()")
         waiting = self._terminated | self._truncated
-        self._simulate(np.flatnonzero(~waiting), actions)
+        running = np.flatnonzero(~waiting)
+        self._controls[running] = actions[running]
+        self.simulation.step(running, nstep=self._template.frame_skip)
         self._steps += ~waiting
-        now = self._snapshot()
-        time = np.array([data.time for data in self.data])
+        if self._formulas.contact_forces:
+            self._compute_forces(running)
+        now, time = Snapshot(self._positions, self._velocities, self._places.copy(), self._forces), self._times.copy()
 
         # A diverged simulation may hold anything; what it makes of the formulas is replaced below.
         with np.errstate(over="ignore", invalid="ignore"):
             observations = self._observe(now)
             healthy = self._formulas.healthy(self._template, now)
             rewards = self._formulas.reward(self._template, now, now.place - self._place, actions, healthy)
-            failed = unusable(observations, rewards) | diverged(_gather(self._warnings), self._time, time)
+            failed = unusable(observations, rewards) | diverged(self.simulation.warning[..., 1], self._time, time)
         self._time, self._place = time, now.place
         terminated = ~healthy & getattr(self._template, "_terminate_when_unhealthy", True)
         truncated = self._steps >= self._max_episode_steps
@@ -335,59 +337,18 @@ class MujocoBatch(VectorEnv):
             {"failed": self._failed.copy()},
         )
 
-    def close_extras(self, **kwargs: Any) -> None:
-        """Let the threads go."""
-        for helper in self._helpers:
-            helper.stop()
-
-    def _simulate(self, rows: Rows, actions: NDArray[Any]) -> None:
-        """`frame_skip` physics steps of these rows, handed out one by one so that no thread waits long for another."""
-        # A list's iterator can be shared by threads; most others (zip, generators) cannot.
-        queue = iter(rows.tolist())
-        helping = self._helpers[: max(0, len(rows) - 1)]
-        for helper in helping:
-            helper.start(lambda: self._work(queue, actions))
-        try:
-            self._work(queue, actions)
-        finally:  # nobody may touch a simulation that a thread still works on, not even after an interrupt
-            for helper in helping:
-                helper.wait()
-
-    def _work(self, queue: Iterator[int], actions: NDArray[Any]) -> None:
-        # While one thread runs Python the others cannot return from the physics: every look-up in this loop counts.
-        model, frame_skip, simulations, controls = self._model, self._template.frame_skip, self.data, self._controls
-        first_states, contact_forces = self._first_states, self._formulas.contact_forces
-        for row in queue:
-            if row in first_states:
-                self._begin(row)
-            controls[row][:] = actions[row]
-            mujoco.mj_step(model, simulations[row], frame_skip)
-            if contact_forces:  # MuJoCo computes them only on demand; they do not act back on the motion
-                mujoco.mj_rnePostConstraint(model, simulations[row])
-
     def _draw_first_state(self, generator: np.random.Generator) -> tuple[Floats, Floats]:
         env, scale = self._template, self._template._reset_noise_scale
         positions = env.init_qpos + _uniform(generator, scale, self._model.nq)
         velocities = env.init_qvel + self._formulas.scatter_velocities(generator, scale, self._model.nv)
         return positions, velocities
 
-    def _begin(self, row: int) -> None:
-        """Put the row's simulation into its first state, as Gymnasium does: from scratch."""
-        data = self.data[row]
-        mujoco.mj_resetData(self._model, data)
-        self._positions[row][:], self._velocities[row][:] = self._first_states.pop(row)
-        mujoco.mj_forward(self._model, data)
-        self._time[row] = data.time
-        self._place[row] = self._positions[row][0] if self._places is None else self._places[row][0]
-
-    def _snapshot(self) -> Snapshot:
-        positions = _gather(self._positions)
-        return Snapshot(
-            positions=positions,
-            velocities=_gather(self._velocities),
-            place=positions[:, 0] if self._places is None else _gather(self._places)[:, 0],
-            forces=np.empty((self.num_envs, 0)) if self._forces is None else _gather(self._forces),
-        )
+    def _compute_forces(self, rows: Rows) -> None:
+        """External forces, which MuJoCo computes only on demand; they do not act back on the motion."""
+        for row in rows.tolist():
+            self.simulation.get_data(row, self._scratch)
+            mujoco.mj_rnePostConstraint(self._model, self._scratch)
+            self._forces[row] = self._scratch.cfrc_ext.reshape(-1)
 
     def _observe(self, now: Snapshot) -> Floats:
         skipped = self.observation_structure.get("skipped_qpos", 0)
@@ -396,40 +357,6 @@ class MujocoBatch(VectorEnv):
         if self.observation_structure.get("cfrc_ext", 0):
             parts.append(_clipped_forces(self._template, now)[:, 6:])  # all bodies but the world, six numbers each
         return np.concatenate(parts, axis=1)
-
-
-class _Helper:
-    """A thread that waits for work. A future of Python's thread pool costs a lockstep of 100 Hoppers three per cent."""
-
-    def __init__(self) -> None:
-        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._ends: SimpleQueue[BaseException | None] = SimpleQueue()
-        threading.Thread(target=self._run, name="MujocoBatch", daemon=True).start()
-
-    def start(self, task: Callable[[], None]) -> None:
-        self._tasks.put(task)
-
-    def wait(self) -> None:
-        """Until the task is done; what it raised is raised here."""
-        if (error := self._ends.get()) is not None:
-            raise error
-
-    def stop(self) -> None:
-        self._tasks.put(None)
-
-    def _run(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            try:
-                task()
-            except BaseException as error:
-                self._ends.put(error)
-            else:
-                self._ends.put(None)
-
-
-def _gather(views: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Copy one equally long array per environment into the rows of one."""
-    return np.concatenate(views).reshape(len(views), -1)
 
 
 def _usable_cores() -> int:

@@ -388,6 +388,9 @@ def _run(config: TrainConfig, directory: Path, make_envs: Callable[..., Any], sa
     from rpsp.experiments.run_directory import RunDirectory
     from rpsp.training import train as algorithm
 
+    # Acting is a thousand tiny calls an iteration: handing each to another thread costs more than the call. (Of no effect
+    # where a user's program has begun to compute already.)
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
     assert config.num_envs and config.iterations is not None  # resolved
     cooked, amounts = ingredients(config)
     files, results_file = RunDirectory(directory), directory / "results.json"
