@@ -15,7 +15,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from rpsp.experiments.runs import configured, environment_maker, ingredients, resolve
+from rpsp.experiments.config import configured
+from rpsp.experiments.runs import environment_maker, ingredients, resolve
 from rpsp.rollouts import collect
 from rpsp.training import _packed, begin  # pyright: ignore[reportPrivateUsage]
 

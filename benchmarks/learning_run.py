@@ -10,7 +10,8 @@ from typing import Any
 
 
 def main(run: dict[str, Any], file: Path) -> None:
-    from rpsp.experiments.runs import configured, environment_maker, ingredients, resolve
+    from rpsp.experiments.config import configured
+    from rpsp.experiments.runs import environment_maker, ingredients, resolve
     from rpsp.training import train
 
     plan = {name: run[name] for name in ("env", "method", "seed", "iterations")}

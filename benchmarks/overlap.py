@@ -15,7 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from rpsp.experiments.runs import configured, environment_maker, ingredients, resolve
+from rpsp.experiments.config import configured
+from rpsp.experiments.runs import environment_maker, ingredients, resolve
 from rpsp.rollouts import View, action_units, lockstep
 from rpsp.training import begin
 

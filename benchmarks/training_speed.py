@@ -17,8 +17,9 @@ from typing import Any
 import jax
 
 from benchmarks.batch_stepping import raw_rate, record
+from rpsp.experiments.config import configured
 from rpsp.experiments.run_directory import RunDirectory
-from rpsp.experiments.runs import configured, environment_maker, ingredients, resolve
+from rpsp.experiments.runs import environment_maker, ingredients, resolve
 from rpsp.training import train
 
 RUNS = {"rpsi-trpo": 200, "fm2": 50, "gru32": 30, "rpsp-alt": 30}

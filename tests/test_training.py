@@ -358,7 +358,8 @@ def test_acting_stays_on_the_cpu_wherever_updates_are_computed() -> None:
     """Two devices of the host stand for a CPU and a GPU: updates on the second, acting on the first, refits in between."""
     program = """
 import jax
-from rpsp.experiments.runs import configured, environment_maker, ingredients, resolve
+from rpsp.experiments.config import configured
+from rpsp.experiments.runs import environment_maker, ingredients, resolve
 from rpsp.rollouts import lockstep
 from rpsp.training import train
 

@@ -81,7 +81,7 @@ def _commands(arguments: list[str]) -> Any:
 
 
 def _train_defaults(arguments: list[str]) -> configs.TrainConfig:
-    from rpsp.experiments.runs import configured, import_plugin, read_toml
+    """What holds where no flag is given: the file's settings, and for the rest those of the method."""
 
     def value(flag: str) -> str | None:
         for i, argument in enumerate(arguments):
@@ -92,13 +92,13 @@ def _train_defaults(arguments: list[str]) -> configs.TrainConfig:
         return None
 
     file = value("--config")
-    given = {} if file is None else read_toml(file)
+    given = {} if file is None else configs.read_toml(file)
     plugin = value("--plugin") or given.get("plugin")
     if isinstance(plugin, str):  # in a file it may be anything, which is said below
-        import_plugin(plugin)
+        configs.import_plugin(plugin)
     if (method := value("--method")) is not None:
         given["method"] = method
-    return configured(given, "" if file is None else f"{file}: ")
+    return configs.configured(given, "" if file is None else f"{file}: ")
 
 
 def train_command(config: configs.TrainConfig) -> None:
@@ -175,7 +175,7 @@ def _live(quiet: bool) -> Iterator[Any]:
 def eval_command(config: configs.EvalConfig) -> None:
     from rpsp.experiments import runs
 
-    runs.import_plugin(config.plugin)
+    configs.import_plugin(config.plugin)
     results = runs.evaluate(
         Path(config.directory), config.episodes, config.checkpoint, config.seed, not config.stochastic
     )
@@ -188,10 +188,9 @@ def eval_command(config: configs.EvalConfig) -> None:
 
 
 def report_command(config: configs.ReportConfig) -> None:
-    from rpsp.experiments import runs
     from rpsp.experiments.report import write_report
 
-    runs.import_plugin(config.plugin)
+    configs.import_plugin(config.plugin)
     path = write_report(config.directories, config.out)
     _speaker(config.quiet)(f"wrote {path}")
     _print_json(config.json, {"directories": list(config.directories), "report": str(path)})
@@ -200,10 +199,9 @@ def report_command(config: configs.ReportConfig) -> None:
 def watch_command(config: configs.WatchConfig) -> None:
     if sys.platform == "linux":
         os.environ.setdefault("MUJOCO_GL", "egl")  # before mujoco is imported: to render without a screen
-    from rpsp.experiments import runs
     from rpsp.experiments.video import watch
 
-    runs.import_plugin(config.plugin)
+    configs.import_plugin(config.plugin)
     say = _speaker(config.quiet)
     results = watch(Path(config.directory), config.checkpoint, config.seed, config.steps, config.format, say)
     say(f"an episode of {results['steps']} steps, return {results['return']:.2f}")
@@ -212,10 +210,9 @@ def watch_command(config: configs.WatchConfig) -> None:
 
 
 def export_command(config: configs.ExportConfig) -> None:
-    from rpsp.experiments import runs
     from rpsp.experiments.export import export
 
-    runs.import_plugin(config.plugin)
+    configs.import_plugin(config.plugin)
     say = _speaker(config.quiet)
     results = export(Path(config.directory), config.checkpoint, config.out)
     say(

@@ -16,8 +16,8 @@ import rpsp
 from rpsp.cli import main
 from rpsp.environments import TASKS
 from rpsp.errors import FileFormatError, UsageError
+from rpsp.experiments.config import configured, read_toml
 from rpsp.experiments.report import Scale, observation_names, write_report
-from rpsp.experiments.runs import configured, read_toml
 
 PRESETS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
 

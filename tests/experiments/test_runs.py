@@ -23,8 +23,9 @@ import rpsp
 from rpsp.cli import main
 from rpsp.errors import EnvironmentFailure, UsageError
 from rpsp.experiments.agents import load
+from rpsp.experiments.config import configured
 from rpsp.experiments.run_directory import RunDirectory
-from rpsp.experiments.runs import Run, configured, read_config, resolve, start
+from rpsp.experiments.runs import Run, read_config, resolve, start
 
 HERE = Path(__file__).parent
 TINY: dict[str, Any] = {"samples": 60, "exploration_episodes": 8, "num_envs": 3, "threads": 1}

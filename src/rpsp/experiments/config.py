@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
+import importlib
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import tyro
 
-from rpsp.experiments.methods import METHODS, MethodSettings
+from rpsp.errors import UsageError
+from rpsp.experiments.methods import METHODS, Method, MethodSettings
 
 
 @dataclass(frozen=True)
@@ -224,3 +234,117 @@ class ReportConfig:
     """Print one JSON object as the last line."""
     quiet: bool = False
     """Print nothing but errors (and the JSON object, if asked for)."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# From names and values to a configuration
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def configured(given: Mapping[str, Any], where: str = "") -> TrainConfig:
+    """A configuration from flat names and values; what is not given is the method's default.
+
+    `where` says in messages where the names come from, as in "hopper.toml: ".
+    """
+    given = {name.replace("-", "_"): value for name, value in given.items()}
+    own, sensors, settings = (_hints(cls) for cls in (TrainConfig, Sensors, MethodSettings))
+    known = {**own, **sensors, **settings}
+    del known["sensors"], known["settings"]
+    for name, value in given.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "; `rpsp train --help` lists them all."
+            raise UsageError(f"{where}{name}: there is no such setting{hint}")
+        given[name] = _checked(f"{where}{name}", value, known[name])
+    method = find_method(given.get("method", TrainConfig.method))
+
+    def part(hints: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in given.items() if name in hints}
+
+    return TrainConfig(**part(own), sensors=Sensors(**part(sensors)), settings=method.settings(**part(settings)))
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The settings in a TOML file."""
+    try:
+        return tomllib.loads(Path(path).read_text())
+    except OSError as error:
+        raise UsageError(f"config: {str(path)!r} cannot be read ({error.strerror}).") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"config: {str(path)!r} is not TOML ({error}).") from error
+
+
+def find_method(name: str) -> Method:
+    """A row of the table by its name, or a user's own as `package.module:row`."""
+    if ":" in name:
+        return _import_method(name)
+    if name not in METHODS:
+        near = difflib.get_close_matches(name, METHODS, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise UsageError(
+            f"method: {name!r} is not one of {', '.join(METHODS)}{hint}; your own is given as package.module:row."
+        )
+    return METHODS[name]
+
+
+def _import_method(name: str) -> Method:
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # a user's module may raise anything
+        raise UsageError(f"method: {name!r} cannot be imported ({error}); give package.module:row.") from error
+    if not isinstance(found, Method):
+        raise UsageError(f"method: {name!r} is a {type(found).__name__}, not an rpsp.experiments.methods.Method.")
+    return dataclasses.replace(found, name=name)
+
+
+def import_plugin(name: str | None) -> None:
+    """Import a user's module."""
+    if name is None:
+        return
+    try:
+        importlib.import_module(name)
+    except Exception as error:  # a user's module may raise anything
+        raise UsageError(f"plugin: {name!r} cannot be imported ({error}); give a module's name.") from error
+
+
+def check_values(config: TrainConfig) -> None:
+    """Every value fits its type: a flag may be nan, and a program may pass anything."""
+    for part in (config, config.sensors, config.settings):
+        for name, hint in _hints(type(part)).items():
+            if name not in ("sensors", "settings"):
+                _checked(name, getattr(part, name), hint)
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    return {name: hint for name, hint in typing.get_type_hints(cls).items() if name in field_names(cls)}
+
+
+def field_names(cls: type) -> set[str]:
+    return {f.name for f in dataclasses.fields(cls)}
+
+
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    """A value that fits a type, or one sentence that says why not."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _checked(name, value, arguments[0])
+    if origin in (types.UnionType, typing.Union):
+        if type(None) in arguments and value in (None, "none"):  # TOML has no word for it
+            return None
+        return _checked(name, value, next(a for a in arguments if a is not type(None)))
+    if origin is Literal:
+        if value not in arguments:
+            raise UsageError(f"{name}: {value!r} is not one of {', '.join(map(str, arguments))}.")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise UsageError(f"{name}: {value!r} is not a list of whole numbers.")
+        return tuple(_checked(name, item, arguments[0]) for item in value)
+    if hint is float:
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    elif isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+        return value
+    words = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a text"}
+    raise UsageError(f"{name}: {value!r} is not {words.get(hint, hint)}.")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import importlib
 import math
 import os
 import shlex
@@ -12,18 +10,15 @@ import shutil
 import subprocess
 import sys
 import time
-import tomllib
-import types
-import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from rpsp.errors import FileFormatError, RpspError, UsageError
-from rpsp.experiments.config import Sensors, TrainConfig
-from rpsp.experiments.methods import METHODS, Method, MethodSettings
+from rpsp.experiments.config import TrainConfig, check_values, configured, field_names, find_method, import_plugin
+from rpsp.experiments.methods import MethodSettings
 from rpsp.experiments.runner import Say, free_directory, read_json, record_settings, write_json
 
 Record = dict[str, float | int]
@@ -33,41 +28,8 @@ Show = Callable[[Record, "Pace"], None]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Configurations
+# Environments
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-def configured(given: Mapping[str, Any], where: str = "") -> TrainConfig:
-    """A configuration from flat names and values; what is not given is the method's default.
-
-    `where` says in messages where the names come from, as in "hopper.toml: ".
-    """
-    given = {name.replace("-", "_"): value for name, value in given.items()}
-    own, sensors, settings = (_hints(cls) for cls in (TrainConfig, Sensors, MethodSettings))
-    known = {**own, **sensors, **settings}
-    del known["sensors"], known["settings"]
-    for name, value in given.items():
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else "; `rpsp train --help` lists them all."
-            raise UsageError(f"{where}{name}: there is no such setting{hint}")
-        given[name] = _checked(f"{where}{name}", value, known[name])
-    method = find_method(given.get("method", TrainConfig.method))
-
-    def part(hints: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in given.items() if name in hints}
-
-    return TrainConfig(**part(own), sensors=Sensors(**part(sensors)), settings=method.settings(**part(settings)))
-
-
-def read_toml(path: str | Path) -> dict[str, Any]:
-    """The settings in a TOML file."""
-    try:
-        return tomllib.loads(Path(path).read_text())
-    except OSError as error:
-        raise UsageError(f"config: {str(path)!r} cannot be read ({error.strerror}).") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"config: {str(path)!r} is not TOML ({error}).") from error
 
 
 def read_config(directory: Path) -> TrainConfig:
@@ -86,79 +48,6 @@ def read_config(directory: Path) -> TrainConfig:
         raise FileFormatError(
             f"{directory / 'config.json'}: is not the configuration of an `rpsp train` run ({error})."
         ) from error
-
-
-def find_method(name: str) -> Method:
-    """A row of the table by its name, or a user's own as `package.module:row`."""
-    if ":" in name:
-        return _import_method(name)
-    if name not in METHODS:
-        near = difflib.get_close_matches(name, METHODS, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise UsageError(
-            f"method: {name!r} is not one of {', '.join(METHODS)}{hint}; your own is given as package.module:row."
-        )
-    return METHODS[name]
-
-
-def _import_method(name: str) -> Method:
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # a user's module may raise anything
-        raise UsageError(f"method: {name!r} cannot be imported ({error}); give package.module:row.") from error
-    if not isinstance(found, Method):
-        raise UsageError(f"method: {name!r} is a {type(found).__name__}, not an rpsp.experiments.methods.Method.")
-    return dataclasses.replace(found, name=name)
-
-
-def import_plugin(name: str | None) -> None:
-    """Import a user's module."""
-    if name is None:
-        return
-    try:
-        importlib.import_module(name)
-    except Exception as error:  # a user's module may raise anything
-        raise UsageError(f"plugin: {name!r} cannot be imported ({error}); give a module's name.") from error
-
-
-def _hints(cls: type) -> dict[str, Any]:
-    return {name: hint for name, hint in typing.get_type_hints(cls).items() if name in _fields(cls)}
-
-
-def _fields(cls: type) -> set[str]:
-    return {f.name for f in dataclasses.fields(cls)}
-
-
-def _checked(name: str, value: Any, hint: Any) -> Any:
-    """A value that fits a type, or one sentence that says why not."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
-        return _checked(name, value, arguments[0])
-    if origin in (types.UnionType, typing.Union):
-        if type(None) in arguments and value in (None, "none"):  # TOML has no word for it
-            return None
-        return _checked(name, value, next(a for a in arguments if a is not type(None)))
-    if origin is Literal:
-        if value not in arguments:
-            raise UsageError(f"{name}: {value!r} is not one of {', '.join(map(str, arguments))}.")
-        return value
-    if origin is tuple:
-        if not isinstance(value, list | tuple):
-            raise UsageError(f"{name}: {value!r} is not a list of whole numbers.")
-        return tuple(_checked(name, item, arguments[0]) for item in value)
-    if hint is float:
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            return float(value)
-    elif isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
-        return value
-    words = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a text"}
-    raise UsageError(f"{name}: {value!r} is not {words.get(hint, hint)}.")
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Environments
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def environment_maker(config: TrainConfig, factory: Any = None) -> Callable[..., Any] | None:
@@ -370,7 +259,7 @@ def ingredients(config: TrainConfig) -> tuple[Any, Any]:
 
     assert config.samples and config.exploration_episodes  # resolved
     cooked, min_length = recipe(find_method(config.method), config.settings)
-    shared = _fields(TrainingSettings) & _fields(MethodSettings)
+    shared = field_names(TrainingSettings) & field_names(MethodSettings)
     amounts = TrainingSettings(
         samples=config.samples,
         exploration_episodes=config.exploration_episodes,
@@ -572,9 +461,7 @@ def _check(config: TrainConfig) -> None:
     """What can be said before anything is computed."""
     from rpsp.experiments.recipes import recipe
 
-    for part in (config.sensors, config.settings):
-        for name, hint in _hints(type(part)).items():
-            _checked(name, getattr(part, name), hint)  # flags may be nan
+    check_values(config)
     recipe(find_method(config.method), config.settings)  # update rules check their own settings
     counts = "past", "future", "dimension", "window", "units", "refit_batches", "refit_samples", "passes", "minibatch"
     for name, least in {**dict.fromkeys(("hidden", *counts), 1), "epochs": 0, "plus_obs": 0}.items():
