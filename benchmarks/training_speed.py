@@ -22,7 +22,7 @@ from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.runs import environment_maker, ingredients, resolve
 from rpsp.training import train
 
-RUNS = {"rpsi-trpo": 200, "fm2": 50, "gru32": 30, "rpsp-alt": 30}
+RUNS = {"rpsi-trpo": 60, "fm2": 25, "gru32": 20, "rpsp-alt": 15}
 """Methods, and how many iterations of each."""
 STEP_COMPILED = "/jax/core/compile/backend_compile_duration"
 
@@ -77,7 +77,7 @@ def measure(method: str, iterations: int) -> dict[str, Any]:
         "iterations": iterations,
         "steps_per_second": (samples[-1] - samples[1]) / (marks[-1] - marks[1]),
         "compilations_after_the_first_iteration": compiled[-1] - compiled[1],
-        "megabytes_at_iteration_20": memory[20],
+        "megabytes_at_iteration_20": memory[min(20, len(memory) - 1)],
         "megabytes_at_the_end": memory[-1],
         **{f"median_{k}": v for k, v in typical.items()},
     }
