@@ -200,8 +200,8 @@ def _learning(rows: list[dict[str, Any]], into: Path) -> str:
         "## Learning\n",
         _doc("learning"),
         "Position-only tasks, v5 rewards, default settings unless said. Mean over seeds of the mean return of the ten\n"
-        "iterations ending at n; the paper's batch sizes (2 000 steps for InvertedPendulum, else 10 000). Most runs were made\n"
-        "on 16 cores of another machine, one run a core, which changes speed but not learning.\n",
+        "iterations ending at n; the paper's batch sizes (2 000 steps for InvertedPendulum, else 10 000). Most runs were\n"
+        "made on 16 cores of another machine, one run a core, which changes speed but not learning.\n",
     ]
     for task in dict.fromkeys(row["env"] for row in rows):
         curves = _curves(rows, task)
