@@ -238,6 +238,8 @@ def spawn(cache: Path, *arguments: str, **more: str) -> subprocess.Popen:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A test run in the background of a script inherits an ignored SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
@@ -300,7 +302,10 @@ def test_a_signal_saves_and_says_how_to_go_on(number: int, code: int, cache: Pat
     )
     at_checkpoint(process, out, 3)
     process.send_signal(number)
-    printed, error = process.communicate(timeout=60)
+    try:
+        printed, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == code
     assert error.splitlines()[-1].startswith("rpsp: interrupted; all finished iterations are saved; go on with: ")
     assert error.splitlines()[-1].endswith(f"rpsp resume '{out}'") and "Traceback" not in error

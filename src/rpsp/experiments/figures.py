@@ -91,8 +91,14 @@ plt.rcParams.update(
 
 
 def style(method: str, i: int = 0) -> Style:
-    """A method's own style; the i-th of a cycle for a user's method, which the map does not know."""
-    return METHOD_STYLES.get(method, Style(CYCLE[i % len(CYCLE)], MIXED))
+    """A method's own style; the i-th of a cycle for a user's method, which the map does not know.
+
+    A variant, as in "rpsp-alt, refits", has its method's colour and a line of dots and dashes.
+    """
+    name, _, variant = method.partition(",")
+    if name not in METHOD_STYLES:
+        return Style(CYCLE[i % len(CYCLE)], MIXED)
+    return METHOD_STYLES[name]._replace(dash=MIXED) if variant else METHOD_STYLES[name]
 
 
 def save(figure: Figure, directory: Path, name: str) -> Path:
