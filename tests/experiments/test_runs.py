@@ -224,6 +224,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("compiled")
 
 
+# A test run in the background of a script inherits an ignored SIGINT.
+COMMAND = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from rpsp.cli import main; main()"
+
+
 def spawn(cache: Path, *arguments: str, **more: str) -> subprocess.Popen:
     environment = os.environ | {
         "PYTHONPATH": str(HERE),
@@ -233,13 +237,11 @@ def spawn(cache: Path, *arguments: str, **more: str) -> subprocess.Popen:
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "rpsp.cli", *arguments],
+        [sys.executable, "-c", COMMAND, *arguments],
         env=environment | more,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A test run in the background of a script inherits an ignored SIGINT.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
