@@ -18,7 +18,7 @@ import numpy as np
 
 from rpsp.environments import TASKS, make
 from rpsp.features import fit_scaling
-from rpsp.filters import compiled_unroll, observation_window
+from rpsp.filters import observation_window, reached
 from rpsp.policies import Agent, GaussianPolicy
 from rpsp.rollouts import action_units, collect, explore
 from rpsp.trajectories import Episode, pack
@@ -44,7 +44,7 @@ def trained_policy_data(
         actions = action_units(envs).size
         window = observation_window(2, explored[0].observations.shape[1], actions)
         batch = pack([replace(e, observations=scaling.encode(e.observations)) for e in explored])
-        inputs = fit_scaling(np.asarray(compiled_unroll(window, batch), np.float64)[batch.mask])
+        inputs = fit_scaling(reached(window, batch))
         agent = Agent(window, GaussianPolicy(window.size, actions, scaling=inputs, key=jax.random.key(seed)))
         rule = trpo()
         memory = rule.init(agent)

@@ -145,7 +145,7 @@ def _closing(config: Any, run: Any) -> None:
 @contextmanager
 def _live(quiet: bool) -> Iterator[Any]:
     """What is called with every record: a line an iteration, above a progress bar where there is a terminal."""
-    from rpsp.experiments.runs import line
+    from rpsp.experiments.runs import clock, line
 
     if quiet:
         yield lambda record, pace: None
@@ -163,8 +163,6 @@ def _live(quiet: bool) -> Iterator[Any]:
             bar = progress.add_task("", total=None, eta="")
 
             def show(record: dict[str, Any], pace: Any) -> None:
-                from rpsp.experiments.runs import clock
-
                 if "iteration" in record:
                     progress.console.print(line(record, pace), highlight=False)
                 progress.update(bar, total=pace.total, completed=pace.done, eta=f"ETA {clock(pace.eta_seconds)}")

@@ -119,6 +119,11 @@ compiled_unroll = eqx.filter_jit(unroll)
 """`unroll`, compiled once per filter structure and batch shape; parameters are arguments, so a refit costs nothing."""
 
 
+def reached(filter: AbstractFilter, *batches: Batch) -> Float[np.ndarray, "n q"]:
+    """The pre-states of every step of some batches, filler left out, in float64: what scales are fitted to."""
+    return np.concatenate([np.asarray(compiled_unroll(filter, b), np.float64)[np.asarray(b.mask)] for b in batches])
+
+
 Tree = TypeVar("Tree")
 
 

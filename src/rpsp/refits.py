@@ -18,7 +18,7 @@ import optax
 from jaxtyping import Array, Float
 
 from rpsp.features import Scaling
-from rpsp.filters import AbstractFilter, Concatenated, compiled_unroll, trainable
+from rpsp.filters import AbstractFilter, Concatenated, reached, trainable
 from rpsp.inference import InferenceSettings, refit_inference
 from rpsp.linalg import ridge
 from rpsp.policies import Agent, Network, input_scaling
@@ -41,10 +41,7 @@ def new_coordinates(fit: Callable[[Batch, np.random.Generator], AbstractFilter])
 
     def refit(agent: Agent, batch: Batch, held_out: Batch, rng: np.random.Generator) -> Agent:
         new = _with_belief(agent, fit(batch, rng))
-        old_states, new_states = (
-            np.concatenate([np.asarray(compiled_unroll(a.filter, b), np.float64)[b.mask] for b in (batch, held_out)])
-            for a in (agent, new)
-        )
+        old_states, new_states = (reached(a.filter, batch, held_out) for a in (agent, new))
         policy: Any = agent.policy
         scaling = input_scaling(new.filter, new_states)
         network = re_expressed(policy.network, old_states, new_states, scaling)

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from rpsp.errors import DivergedError, UsageError
 from rpsp.features import OneHot, Scaling, fit_scaling
-from rpsp.filters import AbstractFilter, compiled_unroll, one_step_error, predictions, unroll
+from rpsp.filters import AbstractFilter, one_step_error, predictions, reached, unroll
 from rpsp.objectives import distributions, mean_kl
 from rpsp.policies import AbstractPolicy, Agent, CategoricalPolicy, GaussianPolicy, input_scaling
 from rpsp.rollouts import ActionSymbols, Collected, action_units, collect, explore
@@ -100,8 +100,8 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
     fitted, held = split(episodes, settings.held_out, rng=rng, keep=settings.min_length)
     batch, held = pack(fitted), pack(held)
     filter = recipe.initialise(batch, held, rng, filter_key)
-    states = np.concatenate([np.asarray(compiled_unroll(filter, b), np.float64)[b.mask] for b in (batch, held)])
-    agent = Agent(filter, _policy(envs, filter.size, input_scaling(filter, states), settings, policy_key))
+    scaling_of_states = input_scaling(filter, reached(filter, batch, held))
+    agent = Agent(filter, _policy(envs, filter.size, scaling_of_states, settings, policy_key))
     samples = sum(map(len, episodes))
     watched = _diagnose(agent, agent, held, False)
     record = {
