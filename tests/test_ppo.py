@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from comparing import bits_equal, change, leaves
 from rpsp.errors import UsageError
-from rpsp.filters import GRU, compiled_unroll, observation_window, trainable, unroll
-from rpsp.objectives import distributions, gae, mean_kl, policy_loss
+from rpsp.filters import GRU, compiled_unroll, observation_window, trainable
+from rpsp.objectives import distributions, gae, policy_loss
 from rpsp.policies import AbstractPolicy, Agent, CategoricalPolicy, GaussianPolicy
 from rpsp.ppo import Moments, PpoMemory, merge, ppo, shuffled, states_after
 from rpsp.trajectories import Batch, Episode, pack
@@ -54,20 +55,6 @@ def gru_agent() -> Agent:
     weight = 0.5 * jax.random.normal(jax.random.key(7), (ACT, 3))
     policy = eqx.tree_at(lambda p: p.network.layers[-1].weight, policy, weight)
     return Agent(GRU(3, OBS, ACT, key=jax.random.key(1)), policy)
-
-
-def leaves(tree: Any) -> list[np.ndarray]:
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
-
-
-def bits_equal(one: Any, other: Any) -> bool:
-    return all(a.tobytes() == b.tobytes() for a, b in zip(leaves(one), leaves(other), strict=True))
-
-
-@eqx.filter_jit
-def change(old: Agent, new: Agent, batch: Batch) -> jax.Array:
-    dists = [distributions(agent.policy, unroll(agent.filter, batch)) for agent in (old, new)]
-    return mean_kl(*dists, jnp.asarray(batch.mask))
 
 
 SMALL = {"epochs": 3, "minibatch": 8, "hidden": (4,)}

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
+from comparing import bits_equal, change, leaves
 from rpsp.errors import UsageError
-from rpsp.filters import GRU, Concatenated, compiled_unroll, observation_window, trainable, unroll
-from rpsp.objectives import distributions, mean_kl
+from rpsp.filters import GRU, Concatenated, compiled_unroll, observation_window, trainable
 from rpsp.policies import Agent, GaussianPolicy
 from rpsp.trajectories import Batch, Episode, pack
 from rpsp.trpo import trpo
@@ -72,21 +72,6 @@ def psr_agent() -> Agent:
     psr = fit_two_stage(pack(episodes_of(3, (12,) * 20)), chosen, rng=np.random.default_rng(0))
     filter = Concatenated(psr, observation_window(1, OBS, ACT))
     return Agent(filter, policy_on(filter.size))
-
-
-def leaves(tree: Any) -> list[np.ndarray]:
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
-
-
-def bits_equal(one: Any, other: Any) -> bool:
-    return all(a.tobytes() == b.tobytes() for a, b in zip(leaves(one), leaves(other), strict=True))
-
-
-@eqx.filter_jit
-def change(old: Agent, new: Agent, batch: Batch) -> jax.Array:
-    """The mean KL of filter and policy together."""
-    dists = [distributions(agent.policy, unroll(agent.filter, batch)) for agent in (old, new)]
-    return mean_kl(*dists, jnp.asarray(batch.mask))
 
 
 # Gradients
