@@ -1,0 +1,349 @@
+"""What runs came to, read from their files: curves, settings, versions. Imports and executes nothing that a file names.
+
+A run is told by its configuration alone. Its task is the environment and what differs from plain sensors, as in
+"Hopper-v5, obs_noise=0.1"; its method is a row of the table and what differs from that row's defaults, as in
+"rpsp-alt, dimension=10". Runs of the same task and method are the seeds of one thing and may be averaged.
+
+    runs/NAME/{config.json, versions.json, metrics.jsonl, failure.txt}      a run directory, as `rpsp train` leaves it
+    NAME.result.json                                                       the same in one small file: `write_result`
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from rpsp.errors import FileFormatError, UsageError
+from rpsp.experiments.config import Sensors
+from rpsp.experiments.methods import METHODS
+
+CURVES = {
+    "steps": "total_samples",
+    "returns": "mean_return",
+    "prediction_errors": "prediction_error",
+    "persistence_errors": "persistence_error",
+}
+"""The curves of a result, and what their values are called in a line of metrics.jsonl."""
+
+SUFFIX = ".result.json"
+UNLABELLED = {
+    "env", "method", "seed", "seeds", "iterations", "device", "threads", "out", "config", "plugin", "tensorboard",
+    "json", "quiet",
+}  # fmt: skip
+"""What tells no two methods apart: names, lengths, and how and where a run was computed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What one run came to."""
+
+    task: str
+    method: str
+    seed: int
+    settings: dict[str, Any]
+    """Every setting by its flat name, as it was resolved."""
+    versions: dict[str, str]
+    steps: Float[np.ndarray, " iteration"]
+    """Environment steps up to the end of every iteration, exploration included."""
+    returns: Float[np.ndarray, " iteration"]
+    """Mean return of the episodes of every iteration."""
+    prediction_errors: Float[np.ndarray, " iteration"]
+    persistence_errors: Float[np.ndarray, " iteration"]
+    iterations: int
+    """How many were asked for."""
+    failure: str
+    """Why the run failed, in one sentence; empty if it did not."""
+    seconds: float
+    """Time spent, over all the processes that worked on it."""
+    source: Path
+    """The run directory or the file."""
+
+    @property
+    def finished(self) -> bool:
+        return len(self.returns) >= self.iterations
+
+    def cut(self, iterations: int) -> Result:
+        """The first so many iterations alone."""
+        return dataclasses.replace(self, **{name: getattr(self, name)[:iterations] for name in CURVES})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Labels
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def flat_settings(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a config.json, or of `dataclasses.asdict(config)`, by their flat names; tuples as lists."""
+    flat = {**content, **content.get("sensors", {}), **content.get("settings", {})}
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in flat.items() if k not in ("sensors", "settings")}
+
+
+def task_label(settings: Mapping[str, Any], also: Iterable[str] = ()) -> str:
+    """The environment and how it is sensed, where not plainly, as in "Hopper-v5, obs_noise=0.1"; and what `also` names."""
+    return _label(settings, "env", _plain_sensors(), also)
+
+
+def method_label(settings: Mapping[str, Any], also: Iterable[str] = ()) -> str:
+    """The method and where it differs from its defaults, as in "rpsp-alt, dimension=10"; and what `also` names.
+
+    The defaults of a user's own method are not known without importing it: only what `also` names is told.
+    """
+    return _label(settings, "method", _defaults(settings["method"]), also)
+
+
+def slug(label: str) -> str:
+    """A label as (part of) a file's name: nothing in it can lead elsewhere, and no two labels become one."""
+    safe = re.sub(r"[^A-Za-z0-9.=+_-]+", "-", label.replace(", ", "_")).strip(".-")[:100]
+    if safe.replace("_", ", ") == label:
+        return safe
+    return f"{safe}-{hashlib.sha256(label.encode()).hexdigest()[:6]}"
+
+
+def _label(settings: Mapping[str, Any], name: str, defaults: Mapping[str, Any], also: Iterable[str]) -> str:
+    told = [k for k, default in defaults.items() if settings.get(k, default) != default]
+    told += [k for k in also if k not in told]
+    return ", ".join([str(settings[name]), *(f"{k}={_word(_value(settings, k, defaults))}" for k in told)])
+
+
+def _value(settings: Mapping[str, Any], name: str, defaults: Mapping[str, Any]) -> Any:
+    """A setting; one that was not known yet when the run was made has its default."""
+    return settings.get(name, defaults.get(name))
+
+
+def _word(value: Any) -> str:
+    if value is None or value == []:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return "/".join(map(_word, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@functools.cache
+def _plain_sensors() -> dict[str, Any]:
+    return dataclasses.asdict(Sensors())
+
+
+@functools.cache
+def _defaults(method: str) -> dict[str, Any]:
+    row = METHODS.get(method)
+    return {} if row is None else flat_settings(dataclasses.asdict(row.settings()))
+
+
+def _labelled(results: list[Result]) -> list[Result]:
+    """Results whose labels tell apart whatever else varies: unlike runs are never averaged."""
+    tasks: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        tasks[result.task].append(result)
+    labelled = []
+    for runs in tasks.values():
+        limits = _varying(runs, ["max_episode_steps"])  # with another limit it is another task, for every method
+        methods: dict[tuple[str, str], list[Result]] = defaultdict(list)
+        for run in runs:
+            methods[task_label(run.settings, limits), run.method].append(run)
+        for (task, _), same in methods.items():
+            names = dict.fromkeys(name for run in same for name in run.settings)
+            also = _varying(same, [n for n in names if n not in UNLABELLED and n not in limits])
+            labelled += [dataclasses.replace(r, task=task, method=method_label(r.settings, also)) for r in same]
+    return labelled
+
+
+def _varying(results: list[Result], names: Iterable[str]) -> list[str]:
+    defaults = _defaults(results[0].settings["method"])
+    return [n for n in names if len({str(_value(r.settings, n, defaults)) for r in results}) > 1]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Reading
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def read_results(paths: Iterable[str | Path]) -> tuple[list[Result], list[str]]:
+    """Every result in and under these directories and files, by task, method and seed; and a sentence for each doubt.
+
+    A damaged run is left out. Of two runs of the same task, method and seed the longer is taken, on a tie the later.
+    """
+    results, warnings = [], []
+    for source in dict.fromkeys(_sources(paths)):
+        try:
+            results.append(read_result(source))
+        except FileFormatError as error:
+            warnings.append(f"left out: {error}")
+    kept: dict[tuple[str, str, int], Result] = {}
+    for result in _labelled(results):
+        name = (result.task, result.method, result.seed)
+        if name in kept:
+            taken, other = sorted((kept[name], result), key=_age, reverse=True)
+            warnings.append(
+                f"{result.task}, {result.method}, seed {result.seed} is there twice: {taken.source} is taken, "
+                f"{other.source} is not."
+            )
+            result = taken
+        kept[name] = result
+    mixed = {" with ".join(f"{name} {v}" for name, v in _pair(r).items()) for r in kept.values()} - {""}
+    if len(mixed) > 1:
+        warnings.append(f"results of different versions are mixed: {', '.join(sorted(mixed))}.")
+    return [kept[name] for name in sorted(kept)], warnings
+
+
+def read_result(source: Path) -> Result:
+    """What one run directory or one result file holds; its labels tell no more than its own settings."""
+    from rpsp.experiments.checkpoints import read_bytes
+    from rpsp.experiments.runner import read_json
+
+    try:
+        if source.is_file():
+            content = read_json(source)
+            settings, versions, failure, seconds = (content[k] for k in ("settings", "versions", "failure", "seconds"))
+            curves = {name: np.array(content[name], float) for name in CURVES if name != "steps"}
+            curves["steps"] = np.cumsum(np.array(content["samples"], float))
+        else:
+            settings = flat_settings(read_json(source / "config.json"))
+            versions = read_json(source / "versions.json") if (source / "versions.json").exists() else {}
+            failed, metrics = source / "failure.txt", source / "metrics.jsonl"
+            failure = read_bytes(failed).decode(errors="replace").strip() if failed.exists() else ""
+            curves, seconds = _read_metrics(read_bytes(metrics) if metrics.exists() else b"", metrics)
+        if len({len(curve) for curve in curves.values()}) > 1:
+            raise ValueError("its curves differ in length")
+        return Result(
+            task=task_label(settings),
+            method=method_label(settings),
+            seed=int(settings["seed"]),
+            settings=settings,
+            versions=dict(versions),
+            iterations=int(settings["iterations"]),
+            failure="" if len(curves["returns"]) >= int(settings["iterations"]) else failure,
+            seconds=float(seconds),
+            source=source,
+            **curves,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise FileFormatError(f"{source}: is not the result of an `rpsp train` run ({what}).") from error
+
+
+def _sources(paths: Iterable[str | Path]) -> Iterator[Path]:
+    """The run directories and result files that there are."""
+    for path in paths:
+        if Path(path).is_file():
+            yield Path(path)
+        elif not Path(path).is_dir():
+            raise UsageError(
+                f"directories: {str(path)!r} does not exist; give run directories, or one that holds them."
+            )
+        for directory, within, files in os.walk(path):
+            if "config.json" in files and not {"metrics.jsonl", "failure.txt"}.isdisjoint(files):
+                within.clear()
+                yield Path(directory)
+            else:
+                within[:] = sorted(name for name in within if name != "checkpoints" and not name.startswith("."))
+                yield from (Path(directory, name) for name in sorted(files) if name.endswith(SUFFIX))
+
+
+_NUMBER = rb'": ([^,}\s]+)[,}]'
+_COLUMNS = {name: re.compile(rb'"' + key.encode() + _NUMBER) for name, key in CURVES.items()}
+_SECONDS = re.compile(rb"_seconds" + _NUMBER)
+
+
+def _read_metrics(data: bytes, path: Path) -> tuple[dict[str, np.ndarray], float]:
+    """The curves in metrics.jsonl, and the seconds spent; a last line that was cut off is not one.
+
+    The few numbers wanted are picked out of the bytes, which takes a quarter of the time of reading every line as JSON.
+    Where they are not found once in every line, it is read as JSON after all, which tells what is wrong.
+    """
+    data = data[: data.rfind(b"\n") + 1]
+    seconds = sum(map(float, _SECONDS.findall(data)))
+    first, _, rest = data.partition(b"\n")
+    body = data if b'"iteration"' in first else rest
+    count = body.count(b"\n")
+    found = {name: column.findall(body) for name, column in _COLUMNS.items()}
+    if all(len(values) == count for values in found.values()) and body.count(b'"iteration"') == count:
+        try:
+            return {name: np.array(list(map(float, values))) for name, values in found.items()}, seconds
+        except ValueError:
+            pass
+    records = []
+    for number, line in enumerate(data.splitlines(), 1):
+        try:
+            record = json.loads(line)
+            if "iteration" in record:
+                records.append([float(record[key]) for key in CURVES.values()])
+        except (ValueError, KeyError, TypeError) as error:
+            raise FileFormatError(f"{path}: line {number} is damaged ({error}).") from error
+    return dict(zip(CURVES, np.array(records, float).reshape(-1, len(CURVES)).T, strict=True)), seconds
+
+
+def _age(result: Result) -> tuple[int, float]:
+    metrics = result.source / "metrics.jsonl"
+    return len(result.returns), (metrics if metrics.exists() else result.source).stat().st_mtime
+
+
+def _pair(result: Result) -> dict[str, str]:
+    return {name: result.versions[name] for name in ("rpsp", "jax") if name in result.versions}
+
+
+def comparable(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
+    """The results that can be compared, of equal length within a task; and a sentence for what was done to get there.
+
+    Failed runs and those without a single iteration are left out; the others are cut to the shortest of their task.
+    """
+    warnings, tasks = [], defaultdict(list)
+    for result in results:
+        if result.failure or not len(result.returns):
+            why = result.failure or "no iteration is done yet."
+            warnings.append(f"left out: {result.task}, {result.method}, seed {result.seed}: {why}")
+        else:
+            tasks[result.task].append(result)
+    kept = []
+    for task, runs in tasks.items():
+        lengths = [len(run.returns) for run in runs]
+        if min(lengths) < max(lengths):
+            warnings.append(
+                f"{task}: the runs have {min(lengths)} to {max(lengths)} iterations; they are compared over the first "
+                f"{min(lengths)}."
+            )
+        kept += [run.cut(min(lengths)) for run in runs]
+    return kept, warnings
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Writing
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def write_result(result: Result, directory: str | Path) -> Path:
+    """Keep a result as one small file, its curves rounded: returns to 5 significant digits, errors to 3."""
+    from rpsp.experiments.checkpoints import write_bytes
+
+    path = Path(directory) / f"{slug(result.task)}__{slug(result.method)}__s{result.seed}{SUFFIX}"
+    content = {
+        "settings": {k: v for k, v in result.settings.items() if k not in ("out", "json", "quiet", "config")},
+        "versions": result.versions,
+        "failure": result.failure,
+        "seconds": round(result.seconds, 1),
+        "samples": np.diff(result.steps, prepend=0).astype(int).tolist(),
+        "returns": _rounded(result.returns, 5),
+        "prediction_errors": _rounded(result.prediction_errors, 3),
+        "persistence_errors": _rounded(result.persistence_errors, 3),
+    }
+    lines = [f'"{name}": {json.dumps(value, separators=(",", ":"))}' for name, value in content.items()]
+    write_bytes(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+    return path
+
+
+def _rounded(values: np.ndarray, digits: int) -> list[float | None]:
+    """To so many significant digits; what is not finite has no number in JSON."""
+    return [float(f"{v:.{digits}g}") if np.isfinite(v) else None for v in values.tolist()]
