@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import signal
 import sys
@@ -25,6 +26,7 @@ COMMANDS = {
     "export": configs.ExportConfig,
     "fit": configs.FitConfig,
     "inspect": configs.InspectConfig,
+    "compare": configs.CompareConfig,
     "report": configs.ReportConfig,
     "methods": configs.MethodsConfig,
     "doctor": configs.DoctorConfig,
@@ -183,6 +185,104 @@ def eval_command(config: configs.EvalConfig) -> None:
         f"{results['episodes']} episodes of {results['mean_length']:.0f} steps, checkpoint {results['checkpoint']}"
     )
     _print_json(config.json, results)
+
+
+def compare_command(config: configs.CompareConfig) -> None:
+    from rpsp.experiments.comparison import compare
+    from rpsp.experiments.results import long_table, read_results, write_csv, write_parquet
+
+    say = _speaker(config.quiet)
+    runs, doubts = read_results(config.directories)
+    found = compare(
+        runs,
+        config.metric,
+        against=config.against,
+        threshold=config.threshold,
+        smooth=config.smooth,
+        select=config.select,
+    )
+    warnings = [*doubts, *found.warnings]
+    if not config.quiet:
+        shown = warnings if len(warnings) <= MOST_WARNINGS else warnings[: MOST_WARNINGS - 1]
+        more = [f"… and {len(warnings) - len(shown)} more."] if len(shown) < len(warnings) else []
+        print(
+            *(f"warning: {warning}" for warning in [*shown, *more]), sep="\n", end="\n" * bool(shown), file=sys.stderr
+        )
+        _print_comparison(found, config.threshold)
+    content = {
+        "runs": len(runs),
+        "metric": config.metric,
+        "rows": list(map(_known, found.rows)),
+        "overall": list(map(_known, found.overall)),
+        "warnings": warnings,
+    }
+    if config.table is not None:
+        write_csv({name: [row[name] for row in content["rows"]] for name in content["rows"][0]}, config.table)
+    if config.csv is not None:
+        write_csv(long_table(runs), config.csv)
+    if config.parquet is not None:
+        write_parquet(long_table(runs), config.parquet)
+    for path in filter(None, (config.table, config.csv, config.parquet)):
+        say(f"wrote {path}")
+    if config.figures is not None:
+        from rpsp.experiments.figures import draw_comparison
+
+        content["figures"] = [str(path) for path in draw_comparison(found, Path(config.figures))]
+        for path in content["figures"]:
+            say(f"drew {path}")
+    _print_json(config.json, content)
+
+
+def _known(row: Any) -> dict[str, Any]:
+    """A row as JSON has it: null for what is not finite."""
+    values = dataclasses.asdict(row).items()
+    return {name: value if isinstance(value, str) or math.isfinite(value) else None for name, value in values}
+
+
+MOST_WARNINGS = 20  # that are printed; --json has them all
+
+
+def _print_comparison(found: Any, threshold: float | None) -> None:
+    """A table a task, then its tests; at last all tasks together."""
+    from rich.text import Text
+
+    from rpsp.experiments.comparison import METRIC_NAMES
+    from rpsp.experiments.runs import number
+
+    def interval(row: Any) -> str:
+        return f"{number(row.iqm)} [{number(row.iqm_low)}, {number(row.iqm_high)}]"
+
+    console, metric = _console(), METRIC_NAMES[found.metric]
+    reaching = [] if threshold is None else [f"steps to {threshold:g}"]
+    for task in dict.fromkeys(row.task for row in found.rows):
+        rows = [row for row in found.rows if row.task == task]
+        console.print(Text(f"{task}: {rows[0].iterations} iterations; IQM of the {metric}"), style="bold")
+        table = _table("method", "seeds", "area under curve", "final return", "IQM, 95 %", *reaching)
+        for row in rows:
+            selected = f", selected from {row.selected_from}" if row.selected_from > 1 else ""
+            never = "never" if row.reached == 0 else f"{number(row.steps_to_reach)} ({row.reached} of {row.seeds})"
+            table.add_row(
+                Text(row.method + selected),
+                f"{row.seeds}" + (f" ({row.unfinished} unfinished)" if row.unfinished else ""),
+                f"{number(row.area)} ± {number(row.area_error)}",
+                f"{number(row.final)} ± {number(row.final_error)}",
+                Text(interval(row)),
+                *([never] if reaching else []),
+            )
+        console.print(table)
+        if tested := [row for row in rows if row.against]:
+            table = _table(f"{metric} against", "t", "degrees of freedom", "p", "p, Holm", "P(better)")
+            table.columns[0].header = Text(f"{metric} against {tested[0].against}")
+            for row in tested:
+                cells = row.t, row.dof, row.p, row.p_holm, row.improvement
+                table.add_row(Text(row.method), *(number(cell) for cell in cells))
+            console.print(table)
+    if found.overall:
+        console.print(Text(f"all tasks: {metric}, in each task from its worst run, 0, to its best, 1"), style="bold")
+        table = _table("method", "runs", "IQM, 95 %")
+        for row in found.overall:
+            table.add_row(Text(row.method), str(row.runs), Text(interval(row)))
+        console.print(table)
 
 
 def report_command(config: configs.ReportConfig) -> None:

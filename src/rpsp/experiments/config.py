@@ -9,7 +9,7 @@ import math
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -205,6 +205,28 @@ class ExportConfig:
 
 
 @dataclass(frozen=True)
+class SweepConfig:
+    """Train every run of a sweep: what is missing and what was interrupted; what is finished is left alone."""
+
+    file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """A TOML file of tasks, methods, seeds and settings."""
+    out: str | None = None
+    """The directory of all runs; unless given, runs/ and the file's name."""
+    dry_run: bool = False
+    """Only say how many runs there are, and how long they will take."""
+    jobs: int | None = None
+    """Runs at a time; one a core unless given."""
+    backend: Literal["local", "ray"] = "local"
+    """local: processes of this machine; ray: a cluster that Ray was started on (extra `ray`)."""
+    address: str | None = None
+    """Of the Ray cluster, as in 10.0.0.1:6379; the one that this machine belongs to unless given."""
+    json: bool = False
+    """Print one JSON object as the last line."""
+    quiet: bool = False
+    """Print nothing but errors (and the JSON object, if asked for)."""
+
+
+@dataclass(frozen=True)
 class MethodsConfig:
     """List the methods that can be trained."""
 
@@ -236,6 +258,36 @@ class ReportConfig:
     """Print nothing but errors (and the JSON object, if asked for)."""
 
 
+@dataclass(frozen=True)
+class CompareConfig:
+    """Compare methods by the results of their runs, task by task: tables, tests, figures. Runs may be unfinished."""
+
+    directories: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+    """Run directories, directories that hold them at any depth, or result files."""
+    metric: Literal["auc", "final"] = "auc"
+    """What is tested: the area under the curve, or the return of the last ten iterations."""
+    against: str | None = None
+    """The method that the others are tested against; unless given, the one of the largest area under the curve."""
+    threshold: float | None = None
+    """Say how many environment steps it takes to reach this mean return."""
+    smooth: int = 1
+    """Hold the mean over so many iterations against the threshold."""
+    select: bool = False
+    """Of the variants of a method keep the one of the largest area under the curve, as the paper does."""
+    table: str | None = None
+    """Write the comparison to this CSV file."""
+    csv: str | None = None
+    """Write every iteration of every run to this CSV file."""
+    parquet: str | None = None
+    """… to this Parquet file (extra `parquet`)."""
+    figures: str | None = None
+    """Draw figures, PNG and SVG, in this directory."""
+    json: bool = False
+    """Print one JSON object as the last line."""
+    quiet: bool = False
+    """Print nothing but errors (and the JSON object, if asked for)."""
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # From names and values to a configuration
 # ---------------------------------------------------------------------------------------------------------------------
@@ -250,18 +302,28 @@ def configured(given: Mapping[str, Any], where: str = "") -> TrainConfig:
     own, sensors, settings = (_hints(cls) for cls in (TrainConfig, Sensors, MethodSettings))
     known = {**own, **sensors, **settings}
     del known["sensors"], known["settings"]
-    for name, value in given.items():
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else "; `rpsp train --help` lists them all."
-            raise UsageError(f"{where}{name}: there is no such setting{hint}")
-        given[name] = _checked(f"{where}{name}", value, known[name])
+    check_names(given, known, where)
+    given = {name: _checked(f"{where}{name}", value, known[name]) for name, value in given.items()}
     method = find_method(given.get("method", TrainConfig.method))
 
     def part(hints: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in given.items() if name in hints}
 
     return TrainConfig(**part(own), sensors=Sensors(**part(sensors)), settings=method.settings(**part(settings)))
+
+
+def setting_names() -> set[str]:
+    """Every flat name that a configuration of `rpsp train` has."""
+    return (field_names(TrainConfig) - {"sensors", "settings"}) | field_names(Sensors) | field_names(MethodSettings)
+
+
+def check_names(given: Collection[str], known: Collection[str], where: str = "") -> None:
+    """Every name is among those that are known; one that is not is answered with the nearest."""
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "; `rpsp train --help` lists them all."
+            raise UsageError(f"{where}{name}: there is no such setting{hint}")
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

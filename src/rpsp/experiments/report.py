@@ -28,7 +28,7 @@ from rpsp.experiments.config import TrainConfig
 from rpsp.experiments.figures import COLOURS, CYCLE, SOLID, Fan, Style, agent_fan, iterations, refits, style
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.runner import read_json
-from rpsp.experiments.runs import clock, read_config, summary
+from rpsp.experiments.runs import clock, number, read_config, summary
 from rpsp.features import OneHot
 from rpsp.training import Record
 
@@ -108,12 +108,12 @@ class FoundRun:
             "method": results["method"],
             "seed": str(results["seed"]),
             "iterations": f"{done}" if done == wanted else f"{done} of {wanted}, unfinished",
-            "evaluation": f"{_number(evaluation.get('mean_return'))} ± {_number(evaluation.get('std_return'))}"
+            "evaluation": f"{number(evaluation.get('mean_return'))} ± {number(evaluation.get('std_return'))}"
             if evaluation
             else "–",
-            "final return": _number(results["final_return"]),
-            "best return": _number(results["best_return"]),
-            "area under curve": _number(results["area_under_curve"]),
+            "final return": number(results["final_return"]),
+            "best return": number(results["best_return"]),
+            "area under curve": number(results["area_under_curve"]),
             "environment steps": f"{results['samples']:,}",
             "time": clock(self.seconds),
             "dropped episodes": f"{results['dropped_episodes']:,}",
@@ -149,14 +149,6 @@ def _optional(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise FileFormatError(f"{path}: holds no JSON object.")
     return content
-
-
-def _number(value: Any) -> str:
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        return "–"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 10 or value == 0 else f"{value:.3g}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -10,9 +10,11 @@ A run is told by its configuration alone. Its task is the environment and what d
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import functools
 import hashlib
+import io
 import json
 import os
 import re
@@ -63,16 +65,14 @@ class Result:
     persistence_errors: Float[np.ndarray, " iteration"]
     iterations: int
     """How many were asked for."""
+    finished: bool
+    """Whether they were all done."""
     failure: str
     """Why the run failed, in one sentence; empty if it did not."""
     seconds: float
     """Time spent, over all the processes that worked on it."""
     source: Path
     """The run directory or the file."""
-
-    @property
-    def finished(self) -> bool:
-        return len(self.returns) >= self.iterations
 
     def cut(self, iterations: int) -> Result:
         """The first so many iterations alone."""
@@ -114,7 +114,12 @@ def slug(label: str) -> str:
 def _label(settings: Mapping[str, Any], name: str, defaults: Mapping[str, Any], also: Iterable[str]) -> str:
     told = [k for k, default in defaults.items() if settings.get(k, default) != default]
     told += [k for k in also if k not in told]
-    return ", ".join([str(settings[name]), *(f"{k}={_word(_value(settings, k, defaults))}" for k in told)])
+    return _printable(", ".join([str(settings[name]), *(f"{k}={_word(_value(settings, k, defaults))}" for k in told)]))
+
+
+def _printable(text: str) -> str:
+    """In one line, without what would move a terminal's cursor: the text is of a file."""
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def _value(settings: Mapping[str, Any], name: str, defaults: Mapping[str, Any]) -> Any:
@@ -218,14 +223,17 @@ def read_result(source: Path) -> Result:
             curves, seconds = _read_metrics(read_bytes(metrics) if metrics.exists() else b"", metrics)
         if len({len(curve) for curve in curves.values()}) > 1:
             raise ValueError("its curves differ in length")
+        iterations = int(settings["iterations"])
+        finished = len(curves["returns"]) >= iterations
         return Result(
             task=task_label(settings),
             method=method_label(settings),
             seed=int(settings["seed"]),
             settings=settings,
             versions=dict(versions),
-            iterations=int(settings["iterations"]),
-            failure="" if len(curves["returns"]) >= int(settings["iterations"]) else failure,
+            iterations=iterations,
+            finished=finished,
+            failure="" if finished else _printable(failure),
             seconds=float(seconds),
             source=source,
             **curves,
@@ -295,30 +303,6 @@ def _pair(result: Result) -> dict[str, str]:
     return {name: result.versions[name] for name in ("rpsp", "jax") if name in result.versions}
 
 
-def comparable(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
-    """The results that can be compared, of equal length within a task; and a sentence for what was done to get there.
-
-    Failed runs and those without a single iteration are left out; the others are cut to the shortest of their task.
-    """
-    warnings, tasks = [], defaultdict(list)
-    for result in results:
-        if result.failure or not len(result.returns):
-            why = result.failure or "no iteration is done yet."
-            warnings.append(f"left out: {result.task}, {result.method}, seed {result.seed}: {why}")
-        else:
-            tasks[result.task].append(result)
-    kept = []
-    for task, runs in tasks.items():
-        lengths = [len(run.returns) for run in runs]
-        if min(lengths) < max(lengths):
-            warnings.append(
-                f"{task}: the runs have {min(lengths)} to {max(lengths)} iterations; they are compared over the first "
-                f"{min(lengths)}."
-            )
-        kept += [run.cut(min(lengths)) for run in runs]
-    return kept, warnings
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Writing
 # ---------------------------------------------------------------------------------------------------------------------
@@ -347,3 +331,43 @@ def write_result(result: Result, directory: str | Path) -> Path:
 def _rounded(values: np.ndarray, digits: int) -> list[float | None]:
     """To so many significant digits; what is not finite has no number in JSON."""
     return [float(f"{v:.{digits}g}") if np.isfinite(v) else None for v in values.tolist()]
+
+
+def long_table(results: Sequence[Result]) -> dict[str, list[Any]]:
+    """Every iteration of every result, as the columns of one long table."""
+    lengths = [len(result.returns) for result in results]
+    table = {
+        name: [getattr(r, name) for r, n in zip(results, lengths, strict=True) for _ in range(n)]
+        for name in ("task", "method", "seed")
+    }
+    table["iteration"] = [i for n in lengths for i in range(n)]
+    table["steps"] = [int(step) for r in results for step in r.steps]
+    for column, name in (("return", "returns"), *((name[:-1], name) for name in CURVES if name.endswith("_errors"))):
+        table[column] = [value for r in results for value in getattr(r, name).tolist()]
+    return table
+
+
+def write_csv(table: Mapping[str, Sequence[Any]], path: str | Path) -> None:
+    """The columns of a table as CSV; a number that is not known is left empty."""
+    from rpsp.experiments.checkpoints import write_bytes
+
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(table)
+    for row in zip(*table.values(), strict=True):
+        writer.writerow(None if value != value else value for value in row)  # nan is not itself
+    write_bytes(Path(path), file.getvalue().encode())
+
+
+def write_parquet(table: Mapping[str, Sequence[Any]], path: str | Path) -> None:
+    """The columns of a table as Parquet (extra `parquet`)."""
+    from rpsp.experiments.checkpoints import write_bytes
+
+    try:
+        import pyarrow  # pyright: ignore[reportMissingImports]
+        import pyarrow.parquet  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise UsageError("parquet: pyarrow is not installed; `pip install rpsp[parquet]`, or use --csv.") from error
+    buffer = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(dict(table)), buffer)
+    write_bytes(Path(path), buffer.getvalue())

@@ -7,11 +7,9 @@ import math
 import os
 import shlex
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -197,7 +195,7 @@ def start(config: TrainConfig, say: Say, show: Show, factory: Any = None) -> Run
             f"seeds: {config.seeds} need a process each, and a function cannot be sent there; register the environment "
             "with Gymnasium and train on its id, or train one seed after the other."
         )
-    _check(config)
+    check(config)
     resolved = resolve(config, make_envs)
     stem = (config.env or "").replace("/", "_").replace(":", "_").replace(" ", "-")
     seeds = f"s{config.seed}" if config.seeds == 1 else f"s{config.seed}-{config.seed + config.seeds - 1}"
@@ -344,49 +342,30 @@ def summary(config: TrainConfig, directory: Path, metrics: list[Record]) -> dict
 
 def _many(config: TrainConfig, directory: Path, say: Say) -> Run:
     """Several seeds, each in a process of its own, bound to one core, in a directory of its own."""
-    waiting = []
+    from rpsp.experiments.pool import Failure, Job, run_here
+
+    write_json(directory / "config.json", dataclasses.asdict(config))
+    jobs = []
     for seed in range(config.seed, config.seed + config.seeds):
         own = directory / f"s{seed}"
-        if not (own / "config.json").exists():
-            record_settings(own, dataclasses.replace(config, seed=seed, seeds=1, threads=1, out=str(own)))
-        waiting.append(own)
-    write_json(directory / "config.json", dataclasses.asdict(config))
-    todo, working, failed, code = list(waiting), {}, {}, 0
-    cores = sorted(os.sched_getaffinity(0))
-    say(f"run directory {directory}: {config.seeds} seeds on {len(cores)} cores")
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"}
-    try:
-        while todo or working:
-            for core in cores:
-                if core not in working and todo:
-                    own = todo.pop(0)
-                    command = [sys.executable, "-m", "rpsp.cli", "resume", str(own), "--quiet"]
-                    command += ["--iterations", str(config.iterations)]
-                    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-                    os.sched_setaffinity(process.pid, {core})
-                    working[core] = (own, process)
-            time.sleep(0.2)
-            for core, (own, process) in list(working.items()):
-                if process.poll() is not None:
-                    del working[core]
-                    complaint = process.communicate()[1].strip()
-                    if process.returncode:
-                        failed[own.name] = complaint.removeprefix("rpsp: ")
-                        code = max(code, process.returncode)
-                    say(f"{own.name}: " + (f"failed: {failed[own.name]}" if own.name in failed else _closing(own)))
-    finally:
-        for _, process in working.values():
-            process.terminate()
-        for _, process in working.values():
-            process.wait()
-    results = [read_json(own / "results.json") for own in waiting if own.name not in failed]
+        alone = dataclasses.replace(config, seed=seed, seeds=1, threads=1, out=str(own))
+        jobs.append(Job(own.name, own, alone))
+    say(f"run directory {directory}: {config.seeds} seeds on {len(os.sched_getaffinity(0))} cores")
+    failed: dict[str, Failure] = {}
+    with closing(run_here(jobs)) as beats:
+        for job, failure in (end for beat in beats for end in beat.ended):
+            if failure is not None:
+                failed[job.name] = failure
+            say(f"{job.name}: {closing_words(job.directory) if failure is None else f'failed: {failure.sentence}'}")
+    results = [read_json(job.directory / "results.json") for job in jobs if job.name not in failed]
     finals = [r["final_return"] for r in results if r["final_return"] is not None]
     mean = sum(finals) / len(finals) if finals else None
-    content = {"directory": str(directory), "runs": results, "failed": failed, "final_return": mean}
+    why = {name: failure.sentence for name, failure in failed.items()}
+    content = {"directory": str(directory), "runs": results, "failed": why, "final_return": mean}
     write_json(directory / "results.json", content)
     if failed:
-        error = RpspError(f"{len(failed)} of {config.seeds} seeds failed: {'; '.join(failed.values())}")
-        error.exit_code = max(code, 1)
+        error = RpspError(f"{len(failed)} of {config.seeds} seeds failed: {'; '.join(why.values())}")
+        error.exit_code = max(failure.code for failure in failed.values())
         raise error
     return Run(directory, content)
 
@@ -442,6 +421,15 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
 
 
+def number(value: Any) -> str:
+    """About three digits, thousands with commas; a dash for what is no finite number."""
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return "–"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 or value == 0 else f"{value:.3g}"
+
+
 def _initialised(record: Record) -> str:
     return (
         f"explored {record['exploration_samples']:,.0f} steps at random ({record['exploration_seconds']:.1f} s); belief of "
@@ -450,14 +438,15 @@ def _initialised(record: Record) -> str:
     )
 
 
-def _closing(own: Path) -> str:
-    results = read_json(own / "results.json")
+def closing_words(directory: Path) -> str:
+    """What a finished run came to, in a few words."""
+    results = read_json(directory / "results.json")
     if not results["iterations"]:
         return "no iteration was asked for"
     return f"final return {results['final_return']:.1f}, best {results['best_return']:.1f}"
 
 
-def _check(config: TrainConfig) -> None:
+def check(config: TrainConfig) -> None:
     """What can be said before anything is computed."""
     from rpsp.experiments.recipes import recipe
 
