@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from rpsp.experiments import config as configs
 COMMANDS = {
     "train": configs.TrainConfig,
     "resume": configs.ResumeConfig,
+    "sweep": configs.SweepConfig,
     "eval": configs.EvalConfig,
     "watch": configs.WatchConfig,
     "export": configs.ExportConfig,
@@ -168,6 +170,127 @@ def _live(quiet: bool) -> Iterator[Any]:
                 if "iteration" in record:
                     progress.console.print(line(record, pace), highlight=False)
                 progress.update(bar, total=pace.total, completed=pace.done, eta=f"ETA {clock(pace.eta_seconds)}")
+
+            yield show
+
+
+def sweep_command(config: configs.SweepConfig) -> None:
+    from rpsp.experiments.sweeps import Sweep
+
+    sweep = Sweep.read(config.file)
+    out = Path("runs", sweep.name) if config.out is None else Path(config.out)
+    go_on = f"rpsp sweep {shlex.quote(config.file)}" + (
+        "" if config.out is None else f" --out {shlex.quote(config.out)}"
+    )
+    _print_json(config.json, run_sweep(sweep, out, config, go_on))
+
+
+def run_sweep(sweep: Any, out: Path, config: Any, go_on: str) -> dict[str, Any]:
+    """Do what is unfinished of a sweep, or with `config.dry_run` say what that is; `go_on` is the command to do it with."""
+    from rpsp.experiments import sweeps
+    from rpsp.experiments.runs import clock
+
+    backend, workers = sweeps.open_backend(config.backend, config.jobs, config.address)
+    jobs = sweeps.prepare(sweep, out)
+    standings = {job.name: sweeps.standing(job) for job in jobs}
+    waiting = [job for job in jobs if not standings[job.name].finished]
+    interrupted = [job for job in waiting if standings[job.name].begun]
+    seconds, from_table = sweeps.remaining_seconds(list(standings.values()), workers)
+    say = _speaker(config.quiet)
+    say(
+        f"{out}: {_runs(len(jobs))}, {len(jobs) - len(waiting)} finished, {len(interrupted)} interrupted, "
+        f"{len(waiting) - len(interrupted)} to begin"
+    )
+    if waiting:
+        source = "measured on runs in that directory"
+        if from_table:
+            source = f"the speeds of {_runs(from_table)} guessed: {sweeps.speed_table()['what']}"
+        say(f"about {clock(seconds)} on {workers} core{'s' * (workers > 1)} ({source})")
+    results = {
+        "directory": str(out),
+        "runs": len(jobs),
+        "finished": len(jobs) - len(waiting),
+        "interrupted": len(interrupted),
+        "expected_seconds": round(seconds, 1),
+        "expected_from_table": from_table,
+        "failed": {},
+    }
+    if config.dry_run or not waiting:
+        return results
+    try:
+        with _sweep_view(standings, workers, config.quiet) as show:
+            failed = sweeps.carry_out(waiting, out, backend, show)
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note(f"all finished iterations are saved; go on with: {go_on}")
+        raise
+    results["finished"] = len(jobs) - len(failed)
+    results["failed"] = {name: failure.sentence for name, failure in failed.items()}
+    if failed:
+        _print_json(config.json, results)
+        error = RpspError(f"{len(failed)} of {_runs(len(jobs))} failed; try them again with: {go_on}")
+        error.exit_code = max(failure.code for failure in failed.values())
+        for name, sentence in results["failed"].items():
+            error.add_note(f"{name}: {sentence}")
+        raise error
+    say(f"all {_runs(len(jobs))} are finished; compare them: rpsp compare {out}")
+    return results
+
+
+def _runs(number: int) -> str:
+    return f"{number} run{'s' * (number != 1)}"
+
+
+@contextmanager
+def _sweep_view(standings: dict[str, Any], workers: int, quiet: bool) -> Iterator[Any]:
+    """What is called with every beat of a sweep: a line for a run that ended, under it what is at work on a terminal."""
+    import time
+
+    from rpsp.experiments.runs import clock, closing_words
+    from rpsp.experiments.sweeps import remaining_seconds, standing
+
+    console, looked = _console(), 0.0
+
+    def look(beat: Any) -> None:
+        for job in (*beat.working, *(job for job, _ in beat.ended)):
+            standings[job.name] = standing(job)
+
+    def summary() -> str:
+        finished = sum(each.finished for each in standings.values())
+        eta = clock(remaining_seconds(list(standings.values()), workers)[0])
+        return f"{finished}/{len(standings)} runs, ETA {eta}"
+
+    def tell(beat: Any) -> None:
+        for job, failure in beat.ended:
+            words = closing_words(job.directory) if failure is None else f"failed: {failure.sentence}"
+            console.print(f"{job.name}: {words}  ({summary()})", markup=False, soft_wrap=True)
+
+    def plain(beat: Any) -> None:
+        if beat.ended:
+            look(beat)
+            tell(beat)
+
+    if quiet:
+        yield lambda beat: None
+    elif not sys.stdout.isatty():
+        yield plain
+    else:
+        from rich.live import Live
+
+        with Live(console=console, transient=True, auto_refresh=False) as live:
+
+            def show(beat: Any) -> None:
+                nonlocal looked
+                if not beat.ended and time.monotonic() < looked + 1:
+                    return
+                look(beat)
+                tell(beat)
+                table = _table("", summary(), "iterations", "return", "ETA")
+                for each in (standings[job.name] for job in beat.working):
+                    left = "" if each.speed is None else clock(each.left * each.speed.iteration_seconds)
+                    last = "" if each.last_return is None else f"{each.last_return:.1f}"
+                    table.add_row("", each.job.name, f"{each.done}/{each.job.config.iterations}", last, left)
+                live.update(table, refresh=True)
+                looked = time.monotonic()
 
             yield show
 

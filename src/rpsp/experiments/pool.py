@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -52,7 +52,7 @@ class Beat(NamedTuple):
     ended: list[tuple[Job, Failure | None]]
 
 
-def run_here(jobs: Sequence[Job], workers: int | None = None) -> Iterator[Beat]:
+def run_here(jobs: Sequence[Job], workers: int | None = None) -> Generator[Beat, None, None]:
     """Do these runs, so many at a time: one a core unless told otherwise. Closing the iterator stops them, all saved."""
     cores = sorted(os.sched_getaffinity(0))
     waiting, working = deque(jobs), {}
@@ -124,7 +124,7 @@ class Worker:
     """A process that goes on with one run: `rpsp resume`, which begins it where there is no checkpoint yet."""
 
     def __init__(self, job: Job, compiled: str | None = None, core: int | None = None):
-        self.log: IO[bytes] = tempfile.TemporaryFile()
+        self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
         single = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         environment = os.environ | single | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         if job.config.device == "cpu":
@@ -175,4 +175,3 @@ def follow() -> None:
         os._exit(128 + signal.SIGTERM)
 
     threading.Thread(target=wait, daemon=True).start()
-

@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -88,21 +88,30 @@ class RunDirectory:
         counters = {"iteration": training.iteration, "samples": training.samples, "rows": training.rows}
         data = tree_bytes(tree, counters)
         manifest = {"format": FORMAT, **counters, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        final = self.checkpoints / f"{training.iteration:06d}"
-        temporary = self.checkpoints / f".{final.name}.{os.getpid()}"
+        described = (json.dumps(manifest, indent=2) + "\n").encode()
+        final = self.write_checkpoint(
+            f"{training.iteration:06d}", {"state.safetensors": data, "manifest.json": described}
+        )
+        self.keep({*self.numbers()[-KEEP:], self.best()})
+        return final
+
+    def write_checkpoint(self, name: str, files: Mapping[str, bytes]) -> Path:
+        """The files of a checkpoint, whole or not at all."""
+        final = self.checkpoints / name
+        temporary = self.checkpoints / f".{name}.{os.getpid()}"
         try:
             temporary.mkdir(parents=True, exist_ok=True)
-            write_bytes(temporary / "state.safetensors", data)
-            write_bytes(temporary / "manifest.json", (json.dumps(manifest, indent=2) + "\n").encode())
+            for part, data in files.items():
+                write_bytes(temporary / part, data)
             if final.exists():
                 shutil.rmtree(final)
             os.replace(temporary, final)
             _sync_directory(self.checkpoints)
         except OSError as error:
-            raise StorageError(f"{final}: {len(data)} bytes could not be written ({error.strerror}).") from error
+            size = sum(map(len, files.values()))
+            raise StorageError(f"{final}: {size} bytes could not be written ({error.strerror}).") from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        self._prune()
         return final
 
     def restore(self, rule: UpdateRule) -> tuple[Training, list[str]] | None:
@@ -175,11 +184,10 @@ class RunDirectory:
         tree, extra = parse_tree(data, path)
         return path, tree, extra
 
-    def _prune(self) -> None:
-        numbers = self.numbers()
-        keep = {*numbers[-KEEP:], self.best()}
-        for number in numbers:
-            if number not in keep:
+    def keep(self, numbers: Collection[int | None]) -> None:
+        """Remove every other checkpoint."""
+        for number in self.numbers():
+            if number not in numbers:
                 shutil.rmtree(self.checkpoints / f"{number:06d}", ignore_errors=True)
 
     def clean(self) -> None:

@@ -16,8 +16,10 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import itertools
+import os
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -34,7 +36,7 @@ from rpsp.experiments.config import (
     setting_names,
 )
 from rpsp.experiments.methods import METHODS
-from rpsp.experiments.pool import Job
+from rpsp.experiments.pool import Beat, Failure, Job, run_here
 from rpsp.experiments.results import flat_settings, method_label, slug, task_label
 from rpsp.experiments.runner import read_json
 
@@ -86,8 +88,8 @@ class Sweep:
         if isinstance(plugin := top.get("plugin"), str):  # if it is not a text, that is said below
             import_plugin(plugin)
         runs: dict[str, TrainConfig] = {}
-        for seed, task, method, *point in itertools.product(seeds, axes["tasks"], axes["methods"], *grid.values()):
-            chosen = dict(zip(grid, point, strict=True))
+        points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+        for seed, task, method, chosen in itertools.product(seeds, axes["tasks"], axes["methods"], points):
             _refuse_contradictions({"every run": top, "tasks": task, "methods": method, "grid": chosen}, where)
             config = configured({**top, **task, **method, **chosen, "seed": seed}, where)
             place = _place(config, task, {**method, **chosen})
@@ -186,13 +188,19 @@ class Standing(NamedTuple):
     """Whether there is a checkpoint to go on from."""
     speed: Speed | None
     """As measured so far."""
+    last_return: float | None
+
+    @property
+    def left(self) -> int:
+        """Iterations still to do."""
+        return max(0, (self.job.config.iterations or 0) - self.done)
 
 
 class Speed(NamedTuple):
     """What a run takes on one core."""
 
     initial_seconds: float
-    """For exploration and fitting, and for starting at all."""
+    """For exploration, fitting and compiling."""
     iteration_seconds: float
 
 
@@ -232,8 +240,8 @@ def _refuse_another(directory: Path, config: TrainConfig) -> None:
     for name, value in here.items():
         if name not in FREE and there[name] != value:
             raise UsageError(
-                f"{name}: {str(directory)!r} was begun with {there[name]!r}, the sweep says {value!r}; choose another --out, "
-                "or remove that directory."
+                f"{name}: {str(directory)!r} was begun with {there[name]!r}, the sweep says {value!r}; choose another "
+                "--out, or remove that directory."
             )
     done = RunDirectory(directory).numbers()
     if done and config.iterations is not None and done[-1] > config.iterations:
@@ -251,15 +259,53 @@ def standing(job: Job) -> Standing:
     records, speed = files.metrics(), None
     initial, iterations = ([r for r in records if ("iteration" in r) is later] for later in (False, True))
     if initial and iterations:
-        # The median: the first iteration compiles.
-        speed = Speed(_seconds(initial[0]), statistics.median(map(_seconds, iterations)))
+        first, typical = _seconds(iterations[0]), statistics.median(map(_seconds, iterations))
+        speed = Speed(_seconds(initial[0]) + max(0.0, first - typical), typical)  # the first iteration compiles
     known = read_json(results) if results.exists() else {}
     finished = len(iterations) == job.config.iterations == known.get("iterations")
-    return Standing(job, len(iterations), finished, bool(files.numbers()), speed)
+    last = iterations[-1]["mean_return"] if iterations else None
+    return Standing(job, len(iterations), finished, bool(files.numbers()), speed, last)
 
 
 def _seconds(record: Mapping[str, float]) -> float:
     return sum(value for name, value in record.items() if name.endswith("_seconds"))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Doing it
+# ---------------------------------------------------------------------------------------------------------------------
+
+Backend = Callable[[Sequence[Job]], Generator[Beat, None, None]]
+"""What does jobs and tells about it as it goes."""
+
+
+def open_backend(name: str, workers: int | None = None, address: str | None = None) -> tuple[Backend, int]:
+    """What does the runs, on this machine or on a Ray cluster; and how many it does at a time."""
+    if workers is not None and workers < 1:
+        raise UsageError(f"jobs: {workers} is not a whole number ≥ 1.")
+    if name == "ray":
+        from rpsp.experiments.cluster import connect, run_there
+
+        cores = connect(address)
+        return lambda jobs: run_there(jobs, workers), min(cores, workers or cores)
+    if address is not None:
+        raise UsageError(f"address: {address!r} is that of a Ray cluster; give --backend ray as well.")
+    here = workers or len(os.sched_getaffinity(0))
+    return lambda jobs: run_here(jobs, here), here
+
+
+def carry_out(
+    jobs: Sequence[Job], out: Path, backend: Backend, show: Callable[[Beat], None] = lambda beat: None
+) -> dict[str, Failure]:
+    """Do these jobs; those that failed, and why. The others are done all the same."""
+    from rpsp.experiments.run_directory import RunDirectory
+
+    failed = {}
+    with RunDirectory(out).locked(), closing(backend(jobs)) as beats:
+        for beat in beats:
+            failed |= {job.name: failure for job, failure in beat.ended if failure is not None}
+            show(beat)
+    return failed
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -268,8 +314,10 @@ def _seconds(record: Mapping[str, float]) -> float:
 
 
 def remaining_seconds(standings: Sequence[Standing], workers: int) -> tuple[float, int]:
-    """How long the unfinished runs will take, one after the other on so many cores; and how many were estimated from the
-    table of measured speeds, because no run of the same task and method is there to tell."""
+    """How long the unfinished runs will take on so many cores; and for how many of them that is a guess.
+
+    A run is expected to take what others of its task and method took so far; where there are none, what the table says.
+    """
     known: dict[str, list[Speed]] = {}
     for each in standings:
         if each.speed is not None:
@@ -282,8 +330,8 @@ def remaining_seconds(standings: Sequence[Standing], workers: int) -> tuple[floa
         measured = known.get(_group(each.job))
         from_table += measured is None
         initial, iteration = map(statistics.fmean, zip(*(measured or [expected_speed(each.job.config)]), strict=True))
-        left = (each.job.config.iterations or 0) - each.done
-        heapq.heapreplace(ends, ends[0] + (0.0 if each.begun else initial) + left * iteration)
+        seconds = speed_table()["start_seconds"] + (0.0 if each.begun else initial) + each.left * iteration
+        heapq.heapreplace(ends, ends[0] + seconds)
     return max(ends), from_table
 
 
@@ -304,4 +352,3 @@ def expected_speed(config: TrainConfig) -> Speed:
 def speed_table() -> dict[str, Any]:
     """What `python -m benchmarks speeds` measured."""
     return read_json(Path(__file__).with_name("speeds.json"))
-
