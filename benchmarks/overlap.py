@@ -56,17 +56,18 @@ class Half:
 
     def __init__(self, training: Any, envs: Any):
         self.envs, self.n, self.units = envs, envs.num_envs, action_units(envs)
-        self.act_all = lockstep(training.agent, jax.random.key(0), False)
+        self.act_all = lockstep(training.agent, False)
         self.encode = training.scaling.encode
         self.q = np.broadcast_to(np.asarray(training.agent.filter.init()), (self.n, training.agent.filter.size))
         self.seen, self.starts = self.encode(envs.reset(seed=0)[0]).astype(np.float32), np.ones(self.n, np.bool_)
         self.executed = np.zeros((self.n, self.units.size), np.float32)
+        self.noise = np.ones_like(self.executed)
 
     def act(self) -> np.ndarray:
         view = View(
             np.ones(self.n, np.bool_), self.starts, self.seen, self.executed, np.arange(self.n), np.zeros(self.n, int)
         )
-        self.q, drawn = self.act_all(self.q, view)
+        self.q, drawn = self.act_all(self.q, view, self.noise)
         self.executed = self.units.clip(np.asarray(drawn))
         return self.units.decode(self.executed)
 

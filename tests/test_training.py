@@ -371,7 +371,7 @@ with jax.default_device(second):
     for training, _ in train(recipe, make_envs(2), amounts, 3):
         arrays = [x for x in jax.tree.leaves(training.agent) if isinstance(x, jax.Array)]
         assert {device for x in arrays for device in x.devices()} == {second}
-        acting = lockstep(training.agent, jax.random.key(0), True)
+        acting = lockstep(training.agent, True)
         captured = dict(zip(acting.__code__.co_freevars, (c.cell_contents for c in acting.__closure__)))
         assert {device for x in captured["arrays"] for device in x.devices()} == {first}
 """

@@ -30,6 +30,7 @@ from rpsp.updates import (
     truncated_unroll,
     variance_weights,
     vrpg,
+    without_outliers,
 )
 
 OBS, ACT = 2, 1
@@ -161,6 +162,20 @@ def test_gradients_flow_back_within_a_segment_and_an_episode_only() -> None:
             np.testing.assert_array_equal(sensitivity[row, t, row] > 0, expected)
 
 
+def test_pieces_that_begin_at_known_states_give_the_same_gradient() -> None:
+    """All pieces at once, from the states that were acted on, or one after the other."""
+    agent, batch = psr_agent(), batch_of(0)
+    known = eqx.tree_at(
+        lambda b: b.states, batch, np.asarray(compiled_unroll(agent.filter, batch)), is_leaf=lambda x: x is None
+    )
+    rule = vrpg(truncate=5)
+    found = [rule.step(agent, rule.init(agent), b)[2] for b in (batch, known)]
+    for name in ("policy_gradient_norm", "prediction_gradient_norm", "kl", "policy_loss", "prediction_loss"):
+        np.testing.assert_allclose(found[1][name], found[0][name], rtol=1e-4)
+    states = [truncated_unroll(agent.filter, jax.tree.map(jnp.asarray, b), 5) for b in (batch, known)]
+    np.testing.assert_allclose(*states, atol=1e-5)
+
+
 def test_a_truncation_longer_than_every_row_is_none() -> None:
     agent, batch = gru_agent(), batch_of(0)
     after = {}
@@ -188,7 +203,7 @@ def test_beta_weights_the_new_value() -> None:
 
 def test_the_rule_weights_its_losses_so() -> None:
     agent = gru_agent()
-    rule = vrpg(prediction_weight=3.0)
+    rule = vrpg(prediction_weight=3.0, max_norm=100.0)  # so that neither counts as an outlier
     agent, state, first = rule.step(agent, rule.init(agent), batch_of(0))
     _, state, second = rule.step(agent, state, batch_of(1))
     for i, (name, a) in enumerate({"policy": 1.0, "prediction": 3.0}.items()):
@@ -198,6 +213,25 @@ def test_the_rule_weights_its_losses_so() -> None:
         v = 0.9 * norms[0] ** 2 + 0.1 * norms[1] ** 2
         np.testing.assert_allclose(second[f"{name}_weight"], a / np.sqrt(v), rtol=1e-5)
         np.testing.assert_allclose(state.v[i], v, rtol=1e-5)
+
+
+def test_outliers_are_cut_before_they_are_remembered() -> None:
+    """Usual norms 5 and 2, three times of which are allowed: 20 becomes 15, 1 stays; before the first, nothing is known."""
+    gradients = jnp.asarray([[12.0, 16.0], [0.0, 1.0]])
+    np.testing.assert_allclose(without_outliers(gradients, jnp.asarray([25.0, 4.0]), 3.0), [[9, 12], [0, 1]], rtol=1e-6)
+    np.testing.assert_array_equal(without_outliers(gradients, jnp.zeros(2), 3.0), gradients)
+
+
+def test_a_step_after_an_explosion_is_as_long_as_before() -> None:
+    """Rewards a thousand times larger for one batch: the weight of the policy loss falls by a third, not to nothing."""
+    agent, rule = gru_agent(), vrpg(learning_rate=1e-6, normalise=False)
+    state, weights = rule.init(agent), []
+    for factor in (1.0, 1000.0, 1.0):
+        batch = batch_of(0)
+        batch = eqx.tree_at(lambda b: b.rewards, batch, factor * batch.rewards)
+        agent, state, found = rule.step(agent, state, batch)
+        weights.append(float(found["policy_weight"]))
+    np.testing.assert_allclose(weights[1:], weights[0] / np.sqrt([1.8, 0.9 * 1.8 + 0.1]), rtol=1e-3)
 
 
 # What moves, and how far

@@ -306,12 +306,12 @@ class MujocoBatch(VectorEnv):
         if (self._steps < 0).any():
             raise gymnasium.error.ResetNeeded("MujocoBatch has rows that were never reset; call reset() before step()")
         waiting = self._terminated | self._truncated
-        running = np.flatnonzero(~waiting)
+        running = slice(None) if not waiting.any() else np.flatnonzero(~waiting)
         self._controls[running] = actions[running]
-        self.simulation.step(running, nstep=self._template.frame_skip)
+        self.simulation.step(None if isinstance(running, slice) else running, nstep=self._template.frame_skip)
         self._steps += ~waiting
         if self._formulas.contact_forces:
-            self._compute_forces(running)
+            self._compute_forces(np.flatnonzero(~waiting))
         now, time = Snapshot(self._positions, self._velocities, self._places.copy(), self._forces), self._times.copy()
 
         # A diverged simulation may hold anything; what it makes of the formulas is replaced below.
@@ -325,17 +325,14 @@ class MujocoBatch(VectorEnv):
         truncated = self._steps >= self._max_episode_steps
 
         stays = waiting | failed
-        self._observations = np.where(stays[:, None], self._observations, observations)
-        self._terminated = np.where(waiting, self._terminated, terminated & ~failed)
-        self._truncated = np.where(waiting, self._truncated, truncated | failed)
-        self._failed = np.where(waiting, self._failed, failed)
-        return (
-            self._observations.copy(),
-            np.where(stays, 0.0, rewards),
-            self._terminated.copy(),
-            self._truncated.copy(),
-            {"failed": self._failed.copy()},
-        )
+        if stays.any():
+            observations = np.where(stays[:, None], self._observations, observations)
+            rewards = np.where(stays, 0.0, rewards)
+            terminated = np.where(waiting, self._terminated, terminated & ~failed)
+            truncated = np.where(waiting, self._truncated, truncated | failed)
+            failed = np.where(waiting, self._failed, failed)
+        self._observations, self._terminated, self._truncated, self._failed = observations, terminated, truncated, failed
+        return observations.copy(), rewards, terminated.copy(), truncated.copy(), {"failed": failed.copy()}
 
     def _draw_first_state(self, generator: np.random.Generator) -> tuple[Floats, Floats]:
         env, scale = self._template, self._template._reset_noise_scale

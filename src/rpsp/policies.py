@@ -21,7 +21,8 @@ from rpsp.filters import AbstractFilter, Concatenated, constant
 class AbstractDistribution(eqx.Module):
     """What every distribution over actions offers."""
 
-    def sample(self, key: PRNGKeyArray) -> Float[Array, " act"]:
+    def sample(self, noise: Float[Array, " act"]) -> Float[Array, " act"]:
+        """An action, made of standard noise of the kind's own."""
         raise NotImplementedError
 
     def mode(self) -> Float[Array, " act"]:
@@ -45,8 +46,9 @@ class Gaussian(AbstractDistribution):
     mean: Float[Array, " act"]
     log_std: Float[Array, " act"]
 
-    def sample(self, key: PRNGKeyArray) -> Float[Array, " act"]:
-        return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape, self.mean.dtype)
+    def sample(self, noise: Float[Array, " act"]) -> Float[Array, " act"]:
+        """a = μ + σ ε, with ε ~ N(0, I)."""
+        return self.mean + jnp.exp(self.log_std) * noise
 
     def mode(self) -> Float[Array, " act"]:
         return self.mean
@@ -74,8 +76,9 @@ class Categorical(AbstractDistribution):
 
     logits: Float[Array, " act"]
 
-    def sample(self, key: PRNGKeyArray) -> Float[Array, " act"]:
-        return self._one_hot(jax.random.categorical(key, self.logits))
+    def sample(self, noise: Float[Array, " act"]) -> Float[Array, " act"]:
+        """a = argmax_i (logits_i + g_i), with g_i ~ Gumbel(0, 1)."""
+        return self._one_hot(jnp.argmax(self.logits + noise))
 
     def mode(self) -> Float[Array, " act"]:
         return self._one_hot(jnp.argmax(self.logits))

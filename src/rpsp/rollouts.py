@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int
 
 from rpsp.errors import DivergedError, EnvironmentFailure, RpspError, UsageError
 from rpsp.features import OneHot, Scaling
@@ -60,6 +60,14 @@ class ActionRange:
         """Executed actions in the environment's own units."""
         return (executed * self.half + self.middle).astype(self.dtype)
 
+    def noise(self, rng: np.random.Generator, steps: int) -> Float[np.ndarray, "steps act"]:
+        """What a Gaussian policy needs to draw so many actions: standard normal numbers."""
+        return rng.standard_normal((steps, self.size))
+
+    def random(self, noise: Float[np.ndarray, "row act"]) -> Float[np.ndarray, "row act"]:
+        """Random actions of this noise."""
+        return noise
+
 
 @dataclass(frozen=True, eq=False)
 class ActionSymbols:
@@ -73,6 +81,13 @@ class ActionSymbols:
 
     def decode(self, executed: Float[np.ndarray, "row act"]) -> np.ndarray:
         return self.start + executed.argmax(axis=1)
+
+    def noise(self, rng: np.random.Generator, steps: int) -> Float[np.ndarray, "steps act"]:
+        """What a categorical policy needs to draw so many actions: standard Gumbel numbers."""
+        return rng.gumbel(size=(steps, self.size))
+
+    def random(self, noise: Float[np.ndarray, "row act"]) -> Float[np.ndarray, "row act"]:
+        return np.eye(self.size, dtype=np.float32)[noise.argmax(axis=1)]
 
 
 def action_units(envs: VectorEnv) -> ActionRange | ActionSymbols:
@@ -115,21 +130,14 @@ def explore(
     `max_tries` in all (unless given, 100 for each episode wanted, or for each `min_length` samples).
     """
     name, wanted = _one_of_two(episodes, samples)
+    nothing = _no_states(envs)
     if max_tries is None:
         max_tries = 100 * (wanted if episodes is not None else -(-wanted // max(1, min_length)))
     units = action_units(envs)
-    rngs: dict[int, np.random.Generator] = {}  # of the episode that a row is in
+    noise = _Noise(units, envs.num_envs, lambda number: _seed_sequence(seed, EXPLORING, number, 1))
 
     def act(view: View) -> tuple[np.ndarray, np.ndarray]:
-        drawn = np.zeros((envs.num_envs, units.size), np.float32)
-        for row in np.flatnonzero(view.running).tolist():
-            if view.starts[row]:
-                rngs[row] = np.random.default_rng(_seed_sequence(seed, EXPLORING, int(view.episodes[row]), 1))
-            if isinstance(units, ActionSymbols):
-                drawn[row, rngs[row].integers(units.size)] = 1.0
-            else:
-                drawn[row] = rngs[row].standard_normal(units.size)
-        return drawn, _no_states(envs)
+        return units.random(noise.at(view)), nothing
 
     def more(tally: Tally) -> int:
         missing = _missing(tally, wanted, episodes is not None, envs)
@@ -206,20 +214,22 @@ def collect(
     """
     wanted = _one_of_two(episodes, samples)[1]
     units = action_units(envs)
-    key = jax.random.key(int(_seed_sequence(seed, ACTING, iteration, 0).generate_state(1)[0]))
-    act_all = lockstep(agent, key, deterministic)
+    noise = _Noise(units, envs.num_envs, lambda number: _seed_sequence(seed, ACTING, iteration, 0, number))
+    act_all = lockstep(agent, deterministic)
     q = np.broadcast_to(np.asarray(agent.filter.init(), np.float32), (envs.num_envs, agent.filter.size))
+    nothing = _no_states(envs)
 
     def act(view: View) -> tuple[np.ndarray, np.ndarray]:
         nonlocal q
-        q, drawn = act_all(q, view)
+        q, drawn = act_all(q, view, noise.at(view))
         drawn = np.asarray(drawn)
-        if not np.isfinite(drawn[view.running]).all():
+        # Of a sum, to look at one number a lockstep; rows that do not run are as finite as those that do.
+        if not np.isfinite(drawn.sum()) and not np.isfinite(drawn[view.running]).all():
             raise DivergedError(
                 f"iteration {iteration}: the agent drew an action that is not finite; its parameters have diverged, "
                 "go on from an earlier checkpoint with a smaller step (max_kl or learning_rate)."
             )
-        return drawn, np.asarray(q) if keep_states else _no_states(envs)
+        return drawn, np.asarray(q) if keep_states else nothing
 
     def more(tally: Tally) -> int:
         if tally.dropped > envs.num_envs + tally.kept:
@@ -241,17 +251,16 @@ def collect(
     return Collected(record.episodes(), record.tally.dropped, record.states() if keep_states else None)
 
 
-def lockstep(agent: Agent, key: PRNGKeyArray, deterministic: bool) -> Callable[[Numbers, View], tuple[Array, Array]]:
+def lockstep(agent: Agent, deterministic: bool) -> Callable[[Numbers, View, Numbers], tuple[Array, Array]]:
     """The compiled lockstep of this agent: taken apart once, because to do so at every step costs as much as a step."""
     leaves, structure = jax.tree.flatten(agent)
     is_array = [isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves]
     # On the CPU, wherever the agent was trained: a thousand tiny calls would each wait for a GPU.
     cpu = jax.devices("cpu")[0]
     arrays = jax.device_put([leaf for leaf, array in zip(leaves, is_array, strict=True) if array], cpu)
-    key = jax.device_put(key, cpu)
     others = tuple(None if array else leaf for leaf, array in zip(leaves, is_array, strict=True))
     compiled = _compile_lockstep(structure, others, deterministic)
-    return lambda q, view: compiled(arrays, key, q, view.executed, view.seen, view.starts, view.episodes, view.steps)
+    return lambda q, view, noise: compiled(arrays, q, view.executed, view.seen, view.starts, noise)
 
 
 @lru_cache(maxsize=32)
@@ -259,21 +268,43 @@ def _compile_lockstep(structure: Any, others: tuple, deterministic: bool) -> Cal
     """q_t = f(q_{t-1}, a_{t-1}, o_{t-1}) and a_t ~ π(· | q_t), for all rows at once; parameters are arguments."""
 
     @jax.jit
-    def lockstep(arrays, key, q, executed, seen, starts, episodes, steps):
+    def lockstep(arrays, q, executed, seen, starts, noise):
         remaining = iter(arrays)
         leaves = [next(remaining) if other is None else other for other in others]
         agent: Agent = jax.tree.unflatten(structure, leaves)
 
-        def row(q, executed, seen, start, episode, time):
+        def row(q, executed, seen, start, noise):
             q = step(agent.filter, q, executed, seen, start)
             dist = agent.policy(q)
-            if deterministic:
-                return q, dist.mode()
-            return q, dist.sample(jax.random.fold_in(jax.random.fold_in(key, episode), time))
+            return q, dist.mode() if deterministic else dist.sample(noise)
 
-        return jax.vmap(row)(q, executed, seen, starts, episodes, steps)
+        return jax.vmap(row)(q, executed, seen, starts, noise)
 
     return lockstep
+
+
+class _Noise:
+    """The randomness of every row's actions: a stream for each episode, from which a block of steps is drawn at a time.
+
+    Drawn outside the compiled lockstep: to derive a key for every step in there took longer than the step itself.
+    """
+
+    def __init__(
+        self, units: ActionRange | ActionSymbols, num_envs: int, stream: Callable[[int], np.random.SeedSequence]
+    ):
+        self._units, self._stream = units, stream
+        self._generators: list[Any] = [None] * num_envs
+        self._block = np.zeros((64, num_envs, units.size), np.float32)
+        self._rows = np.arange(num_envs)
+
+    def at(self, view: View) -> Float[np.ndarray, "row act"]:
+        """The noise of this lockstep; that of rows which do not run is left over from others."""
+        place = view.steps % len(self._block)
+        for row in np.flatnonzero((place == 0) & view.running).tolist():
+            if view.starts[row]:
+                self._generators[row] = np.random.default_rng(self._stream(int(view.episodes[row])))
+            self._block[:, row] = self._units.noise(self._generators[row], len(self._block))
+        return self._block[place, self._rows]
 
 
 def _one_of_two(episodes: int | None, samples: int | None) -> tuple[str, int]:
@@ -405,26 +436,27 @@ def _play(
     kept: list[Span] = []
     tally = Tally()
     in_row: list[Span | None] = [None] * envs.num_envs
+    running = np.zeros(envs.num_envs, np.bool_)
+    numbers, steps = np.zeros(envs.num_envs, np.int64), np.zeros(envs.num_envs, np.int64)
     executed = np.zeros((envs.num_envs, units.size), np.float32)
     seen = np.zeros(0)
     while True:
         now = len(frames)
-        free = [row for row, span in enumerate(in_row) if span is None]
-        begin = free[: max(0, more(tally))]
-        for row in begin:
-            in_row[row] = Span(tally.started, row, now, now)
-            tally.started += 1
-            tally.running += 1
-        if tally.running == 0:
-            kept.sort(key=lambda span: span.number)
-            return Record(Frame(*map(np.stack, zip(*frames, strict=True))), kept, tally)
-        numbers = np.array([-1 if span is None else span.number for span in in_row])
-        if begin:
-            seen = encode(_reset(envs, {row: seed_of(int(numbers[row])) for row in begin}, all_rows=now == 0))
         starts = np.zeros(envs.num_envs, np.bool_)
-        starts[begin] = True
-        steps = np.array([0 if span is None else len(span) for span in in_row])
-        view = View(numbers >= 0, starts, seen.astype(np.float32), executed, np.maximum(numbers, 0), steps)
+        if tally.running < envs.num_envs:
+            begin = np.flatnonzero(~running)[: max(0, more(tally))].tolist()
+            for row in begin:
+                in_row[row] = Span(tally.started, row, now, now)
+                numbers[row], steps[row] = tally.started, 0
+                running[row] = starts[row] = True
+                tally.started += 1
+                tally.running += 1
+            if tally.running == 0:
+                kept.sort(key=lambda span: span.number)
+                return Record(Frame(*map(np.stack, zip(*frames, strict=True))), kept, tally)
+            if begin:
+                seen = encode(_reset(envs, {row: seed_of(int(numbers[row])) for row in begin}, all_rows=now == 0))
+        view = View(running, starts, seen.astype(np.float32), executed, numbers, steps)
         drawn, states = act(view)
         executed = units.clip(drawn)
         with _blaming(envs, f"in step {now + 1} of the rollout"):
@@ -432,22 +464,24 @@ def _play(
         observations = encode(_as_rows(readings, envs))
         frames.append(Frame(seen, drawn, executed, observations, np.asarray(rewards, np.float64), states))
         seen = observations
+        steps += running
+        tally.samples += tally.running
+        ended = np.flatnonzero(running & (terminated | truncated)).tolist()
+        if not ended:
+            continue
         failed = np.broadcast_to(infos.get("failed", False), envs.num_envs)
-        for row, span in enumerate(in_row):
-            if span is None:
-                continue
-            span.last += 1
-            tally.samples += 1
-            if terminated[row] or truncated[row]:
-                span.terminated, span.failed = bool(terminated[row]), bool(failed[row])
-                in_row[row] = None
-                tally.running -= 1
-                if keep(span):
-                    kept.append(span)
-                    tally.kept += 1
-                else:
-                    tally.dropped += 1
-                    tally.samples -= len(span)
+        for row in ended:
+            span = in_row[row]
+            assert span is not None
+            span.last, span.terminated, span.failed = now + 1, bool(terminated[row]), bool(failed[row])
+            in_row[row], running[row] = None, False
+            tally.running -= 1
+            if keep(span):
+                kept.append(span)
+                tally.kept += 1
+            else:
+                tally.dropped += 1
+                tally.samples -= len(span)
 
 
 def _reset(envs: Any, seeds: dict[int, np.random.SeedSequence], *, all_rows: bool) -> Float[np.ndarray, "row obs"]:

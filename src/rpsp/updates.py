@@ -137,7 +137,7 @@ class VrpgSettings:
     truncate: int | None = None
     """Steps that gradients flow back through; None for whole episodes."""
     max_norm: float = 3.0
-    """The joint gradient is clipped to this norm. Each loss's has unit variance, so this concerns outliers."""
+    """Each loss's gradient is cut to so many times its usual norm, and the joint one, of unit variance, to this norm."""
     select: Select = everything
     """Which parameters move."""
     max_kl: float | None = None
@@ -243,6 +243,8 @@ def _step(
 
     values, pull_back, (both, states, old, b) = jax.vjp(losses, theta, has_aux=True)
     (gradients,) = jax.vmap(pull_back)(jnp.eye(len(values)))  # both at once, in one scan backwards
+    norms = jnp.linalg.norm(gradients, axis=1)
+    gradients = without_outliers(gradients, state.v, settings.max_norm)
     v = gradient_variance(state.v, gradients, settings.averaging_rate)
     alpha = jnp.asarray(list(weights.values())) * variance_weights(v)
     updates, adam = _adam(settings).update(alpha @ gradients, state.adam)
@@ -264,13 +266,24 @@ def _step(
         "skipped": 1.0 - found.accepted,
         "explained_variance": explained_variance(R, b, mask),
     }
-    norms = dict(zip(weights, jnp.linalg.norm(gradients, axis=1), strict=True))
-    alphas = dict(zip(weights, alpha, strict=True))
+    found_norms, alphas = (dict(zip(weights, values, strict=True)) for values in (norms, alpha))
     for name, loss in both.items():
         diagnostics[f"{name}_loss"] = loss
-        diagnostics[f"{name}_gradient_norm"] = norms.get(name, jnp.zeros(()))
+        diagnostics[f"{name}_gradient_norm"] = found_norms.get(name, jnp.zeros(()))
         diagnostics[f"{name}_weight"] = alphas.get(name, jnp.zeros(()))
     return eqx.combine(restore(found.theta), fixed), memory, diagnostics
+
+
+def without_outliers(
+    gradients: Float[Array, "loss theta"], v: Float[Array, " loss"], max_norm: float
+) -> Float[Array, "loss theta"]:
+    """Each ∇ℓ_i, cut to `max_norm` √v_i: a gradient through a long time explodes now and then, to a thousand times its size.
+
+    Ours. Squared and averaged into v_i, one such gradient would make every other too small to matter for fifty steps.
+    """
+    norms = jnp.linalg.norm(gradients, axis=1)
+    most = jnp.where(v > 0, max_norm * jnp.sqrt(v), jnp.inf)
+    return gradients * jnp.minimum(1.0, most / jnp.maximum(norms, 1e-30))[:, None]
 
 
 def gradient_variance(
@@ -290,7 +303,11 @@ def variance_weights(v: Float[Array, " loss"]) -> Float[Array, " loss"]:
 
 
 def truncated_unroll(filter: AbstractFilter, batch: Batch, length: int | None) -> Float[Array, "row time q"]:
-    """The states of `unroll`, through which gradients flow back at most `length` steps: rows are cut at its multiples."""
+    """The states of `unroll`, through which gradients flow back at most `length` steps: rows are cut at its multiples.
+
+    Where the batch knows the states that were acted on, which are this filter's, every piece begins at its own: all
+    pieces at once, `length` steps instead of a row's.
+    """
     rows, time = batch.shape
     if length is None or length >= time:
         return unroll(filter, batch)
@@ -298,16 +315,24 @@ def truncated_unroll(filter: AbstractFilter, batch: Batch, length: int | None) -
 
     def cut(x: Array) -> Array:
         x = jnp.pad(x, [(0, 0), (0, count * length - time)] + [(0, 0)] * (x.ndim - 2))
-        return jnp.swapaxes(x.reshape(rows, count, length, *x.shape[2:]), 0, 1)
-
-    def segment(q: Array, batch: Batch) -> tuple[Array, Array]:
-        states = unroll(filter, batch, jax.lax.stop_gradient(q))
-        return states[:, -1], states
+        return x.reshape(rows, count, length, *x.shape[2:])
 
     # Every row begins with an episode, so what stands before its first column does not matter.
     before = jnp.broadcast_to(filter.init(), (rows, filter.size))
-    states = jax.lax.scan(segment, before, jax.tree.map(cut, batch))[1]
-    return jnp.swapaxes(states, 0, 1).reshape(rows, count * length, -1)[:, :time]
+    pieces = jax.tree.map(cut, batch)
+    if batch.states is not None:
+        reached = jnp.concatenate([before[:, None], pieces.states[:, :-1, -1]], axis=1)
+        flat = jax.tree.map(lambda x: x.reshape(rows * count, *x.shape[2:]), (pieces, reached))
+        states = unroll(filter, flat[0], jax.lax.stop_gradient(flat[1]))
+    else:
+
+        def piece(q: Array, batch: Batch) -> tuple[Array, Array]:
+            states = unroll(filter, batch, jax.lax.stop_gradient(q))
+            return states[:, -1], states
+
+        states = jax.lax.scan(piece, before, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), pieces))[1]
+        states = jnp.swapaxes(states, 0, 1)
+    return states.reshape(rows, count * length, -1)[:, :time]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

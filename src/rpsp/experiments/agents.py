@@ -87,15 +87,21 @@ class TrainedAgent:
         episodes = np.where(starts, self._begun + np.cumsum(starts) - 1, state.episodes)
         self._begun += int(starts.sum())
         view = View(np.ones(rows, bool), starts, seen, state.executed, episodes, steps)
-        q, drawn = self._acting(deterministic)(state.q, view)
+        q, drawn = self._acting(deterministic)(state.q, view, state.executed if deterministic else self._noise(view))
         executed = self.units.clip(np.asarray(drawn))
         action = self.units.decode(executed)
         return (action[0] if single else action), ActingState(np.asarray(q), executed, steps + 1, episodes)
 
     def _acting(self, deterministic: bool) -> Callable[..., Any]:
         if deterministic not in self._compiled:
-            self._compiled[deterministic] = lockstep(self.agent, jax.random.key(self.seed), deterministic)
+            self._compiled[deterministic] = lockstep(self.agent, deterministic)
         return self._compiled[deterministic]
+
+    def _noise(self, view: View) -> np.ndarray:
+        """Of every row its own, whatever order they are asked for in: a function of episode and step."""
+        where = zip(view.episodes.tolist(), view.steps.tolist(), strict=True)
+        streams = (np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=at)) for at in where)
+        return np.concatenate([self.units.noise(stream, 1) for stream in streams]).astype(np.float32)
 
     def expect(self, state: ActingState) -> np.ndarray:
         """E[o | q, a]: what the agent expects to observe next, after the action it has just chosen; in the task's units."""
