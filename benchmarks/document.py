@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from rpsp.experiments.results import Result
+
 HEAD = """# Measurements
 
 Everything on this page is drawn from `benchmarks/results/*.json` by `python -m benchmarks --docs`; nothing is typed.
@@ -89,16 +91,29 @@ def _learned(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def _curves(rows: list[dict[str, Any]], task: str) -> dict[str, list[list[dict[str, float]]]]:
-    """The metrics of every run on a task, by method."""
-    curves: dict[str, list[list[dict[str, float]]]] = {}
+def _curves(rows: list[dict[str, Any]], task: str) -> dict[str, list[Result]]:
+    """The results of every run on a task, by method."""
+    curves: dict[str, list[Result]] = {}
     for row in (row for row in rows if row["env"] == task):
         name = row["method"] + (", refits" if row["settings"].get("refit_before") else "")
-        records = [
-            {"iteration": i, "mean_return": r, "total_samples": s}
-            for i, (r, s) in enumerate(zip(row["mean_return"], row["total_samples"], strict=True))
-        ]
-        curves.setdefault(name, []).append(records)
+        steps, returns, errors = (np.array(row[k]) for k in ("total_samples", "mean_return", "prediction_error"))
+        result = Result(
+            task=task,
+            method=name,
+            seed=row["seed"],
+            settings=row["settings"],
+            versions={},
+            steps=steps,
+            returns=returns,
+            prediction_errors=errors,
+            persistence_errors=np.full(len(errors), np.nan),
+            iterations=row["iterations"],
+            finished=len(returns) >= row["iterations"],
+            failure="",
+            seconds=0.0,
+            source=Path(),
+        )
+        curves.setdefault(name, []).append(result)
     return curves
 
 
@@ -194,7 +209,7 @@ def _exact_bayes(figures: dict[str, Any], into: Path) -> str:
 
 
 def _learning(rows: list[dict[str, Any]], into: Path) -> str:
-    from rpsp.experiments.figures import learning_curve, save
+    from rpsp.experiments.figures import learning_curves, save
 
     parts = [
         "## Learning\n",
@@ -205,10 +220,10 @@ def _learning(rows: list[dict[str, Any]], into: Path) -> str:
     ]
     for task in dict.fromkeys(row["env"] for row in rows):
         curves = _curves(rows, task)
-        shown = {n: c for n, c in curves.items() if n in SHOWN or len(curves) < 12}
+        shown = [r for n, c in curves.items() if n in SHOWN or len(curves) < 12 for r in c]
         name = f"learning_{task.removesuffix('-v5').lower()}"
-        save(learning_curve(shown, task), into, name)
-        marks = range(10, 1 + max(len(c[0]) for c in curves.values()), 10)
+        save(learning_curves(shown), into, name)
+        marks = range(10, 1 + max(len(c[0].returns) for c in curves.values()), 10)
         lines = [[n, str(len(c)), *(_block(c, mark) for mark in marks)] for n, c in curves.items()]
         parts.append(f"### {task}\n")
         parts.append(f"![Mean return over environment steps on {task}](figures/{name}.png)\n")
@@ -230,10 +245,10 @@ SHOWN = (
 """The methods in the figure of a task for which there are many."""
 
 
-def _block(curves: list[list[dict[str, float]]], mark: int) -> str:
+def _block(runs: list[Result], mark: int) -> str:
     """The mean over runs of the ten iterations ending at `mark`, and the runs themselves."""
-    means = [np.mean([r["mean_return"] for r in c[mark - 10 : mark]]) for c in curves if len(c) >= mark]
-    return f"{np.mean(means):.0f} ({', '.join(f'{m:.0f}' for m in means)})" if len(means) == len(curves) else ""
+    means = [np.mean(run.returns[mark - 10 : mark]) for run in runs if len(run.returns) >= mark]
+    return f"{np.mean(means):.0f} ({', '.join(f'{m:.0f}' for m in means)})" if len(means) == len(runs) else ""
 
 
 def _training_speed(figures: dict[str, Any], into: Path) -> str:

@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from scipy import stats
 
 import rpsp
+from rpsp.errors import UsageError
 from rpsp.experiments import figures
+from rpsp.experiments.comparison import compare
 from rpsp.experiments.methods import METHODS
+from rpsp.experiments.results import Result, method_label, task_label
 from rpsp.trajectories import as_episodes
 
 
-def records(seed: int, iterations: int = 6) -> list[dict[str, float]]:
-    """Metrics as a run leaves them."""
-    rng = np.random.default_rng(seed)
-    first = {"exploration_samples": 50.0, "prediction_error": 0.1, "persistence_error": 0.3}
-    return [first] + [
-        {
-            "iteration": i,
-            "samples": 100,
-            "total_samples": 50 + 100 * (i + 1),
-            "mean_return": 10.0 * i + rng.normal(),
-            "prediction_error": 10.0**-i,
-            "persistence_error": 0.3,
-            "refit_accepted": float(i == 2),
-        }
-        for i in range(iterations)
-    ]
+def result(method: str, seed: int, iterations: int = 6, task: str = "Hopper-v5", **settings: object) -> Result:
+    """A result as a run leaves it: 50 steps of exploration, 100 an iteration, a return that grows by ten."""
+    given = {"env": task, "method": method, "seed": seed, **settings}
+    time = np.arange(iterations, dtype=float)
+    return Result(
+        task=task_label(given),
+        method=method_label(given),
+        seed=seed,
+        settings=given,
+        versions={},
+        steps=150 + 100 * time,
+        returns=10 * time + np.random.default_rng(seed).normal(size=iterations),
+        prediction_errors=10.0**-time,
+        persistence_errors=np.full(iterations, 0.3),
+        iterations=6,
+        finished=iterations == 6,
+        failure="",
+        seconds=1.0,
+        source=Path("runs"),
+    )
+
+
+def legend(figure: Figure) -> list[str]:
+    found = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
+    return [text.get_text() for one in found if one for text in one.get_texts()]
 
 
 def test_every_method_has_a_style_of_its_own():
@@ -35,28 +52,100 @@ def test_every_method_has_a_style_of_its_own():
     assert figures.style("their.module:row", 1) != figures.style("their.module:other", 2)
 
 
+def test_variants_of_a_method_can_be_told_apart():
+    methods = ["fm2", "rpsp-alt", *(f"rpsp-alt, dimension={d}" for d in (10, 20, 30, 40, 50)), "their.module:row"]
+    looks = figures.styles(methods)
+    assert len(set(looks.values())) == len(methods)
+    assert looks["rpsp-alt"] == figures.METHOD_STYLES["rpsp-alt"]
+    assert looks["rpsp-alt, dimension=10"] == figures.style("rpsp-alt, dimension=10")
+
+
 def test_learning_curve_is_the_mean_over_runs_up_to_the_shortest(tmp_path):
-    runs = {"rpsi-trpo": [records(0), records(1, 4)], "fm2": [records(2)], "gru32": [records(3, 0)]}
-    figure = figures.learning_curve(runs, "Hopper")
-    ours, theirs = figure.axes[0].lines
-    expected = [np.mean([records(s)[1 + i]["mean_return"] for s in (0, 1)]) for i in range(4)]
-    np.testing.assert_allclose(ours.get_ydata(), expected)
+    runs = [result("rpsi-trpo", 0), result("rpsi-trpo", 1, 4), result("fm2", 2), result("gru32", 3, 0)]
+    figure = figures.learning_curves(runs, note="scale 0.1, 2 seeds")
+    axes = figure.axes[0]
+    ours, theirs = axes.lines
+    two = np.stack([run.returns[:4] for run in runs[:2]])
+    np.testing.assert_allclose(ours.get_ydata(), two.mean(axis=0))
     np.testing.assert_allclose(ours.get_xdata(), [150, 250, 350, 450])
+    band = axes.collections[0].get_paths()[0].get_extents()
+    assert band.ymax == pytest.approx((two.mean(axis=0) + stats.sem(two, axis=0)).max())
     assert len(theirs.get_xdata()) == 6
     assert ours.get_color() == figures.METHOD_STYLES["rpsi-trpo"].colour
-    assert [t.get_text() for t in figure.axes[0].get_legend().get_texts()] == ["rpsi-trpo (2 runs)", "fm2"]
+    assert legend(figure) == ["rpsi-trpo (2 runs)", "fm2"]
+    assert axes.get_title(loc="left") == "Hopper-v5"
+    assert [text.get_text() for text in figure.texts] == ["scale 0.1, 2 seeds"]
     assert figures.save(figure, tmp_path, "curve").stat().st_size > 5000
-    assert (tmp_path / "curve.svg").exists()
+    assert "scale 0.1" in figure.texts[0].get_text() and (tmp_path / "curve.svg").exists()
 
 
-def test_prediction_over_training_marks_refits():
-    axes = figures.prediction_over_training(records(0)).axes[0]
-    belief, persistence, refit = axes.lines
+def test_learning_curves_of_several_tasks_share_one_legend():
+    runs = [
+        result(m, s, task=t)
+        for m in ("fm2", "gru32")
+        for s in (0, 1)
+        for t in ("Hopper-v5", "Swimmer-v5", "Walker2d-v5")
+    ]
+    figure = figures.learning_curves(runs[:-1])
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["Hopper-v5", "Swimmer-v5", "Walker2d-v5"]
+    assert legend(figure) == ["fm2 (2 runs)", "gru32 (1 to 2 runs)"]
+
+
+def test_prediction_over_training_is_drawn_beside_persistence():
+    axes = figures.prediction_over_training([result("rpsi-trpo", 0), result("fm2", 0)]).axes[0]
+    belief, persistence, *_ = axes.lines
     np.testing.assert_allclose(belief.get_ydata(), 10.0 ** -np.arange(6))
     np.testing.assert_allclose(persistence.get_ydata(), 0.3)
-    assert refit.get_xdata()[0] == 250  # the steps before the iteration that the refitted filter acted in
+    assert belief.get_color() == persistence.get_color() == figures.METHOD_STYLES["rpsi-trpo"].colour
     assert axes.get_yscale() == "log"
-    assert figures.prediction_over_training([]).axes[0].lines  # nothing yet is no mistake
+    assert not figures.prediction_over_training([]).axes[0].lines  # nothing yet is no mistake
+
+
+def test_bars_mark_the_reference_and_what_differs_from_it():
+    runs = [result("fm2", s) for s in range(5)] + [result("gru32", s) for s in range(5, 10)]
+    runs += [dataclasses.replace(r, method="fm1", returns=r.returns - 50) for r in runs[:5]]
+    found = compare(runs, against="fm2")
+    axes = figures.bars(found.rows).axes[0]
+    assert sorted(bar.get_width() for bar in axes.patches) == sorted(row.area for row in found.rows)
+    marks = {
+        tick.get_text().split()[0]: mark.get_text()
+        for tick, mark in zip(axes.get_yticklabels(), axes.texts, strict=True)
+    }
+    assert marks == {"fm2": "◆", "gru32": "", "fm1": "***"}
+
+
+def test_sweep_over_one_setting_is_a_line_a_method():
+    runs = [result(m, s, obs_noise=noise) for noise in (0.2, 0.0, 0.1) for m in ("fm2", "gru32") for s in (0, 1)]
+    figure = figures.sweep(runs, ["obs_noise"], "final")
+    (axes,) = figure.axes  # the levels of noise are tasks of their own, but not panels
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "0.1", "0.2"]
+    expected = np.mean([run.returns.mean() for run in runs[:2]])
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), expected)
+    assert legend(figure) == ["fm2 (2 runs)", "gru32 (2 runs)"]
+
+
+def test_sweep_over_two_settings_is_a_heat_map():
+    runs = [result("rpsp-alt", s, 4 if d == 20 else 6, dimension=d, learning_rate=r)
+            for d in (30, 10, 20) for r in (0.1, 0.01) for s in (0, 1) if (d, r) != (10, 0.1)]  # fmt: skip
+    axes = figures.sweep(runs, ["dimension", "learning_rate"]).axes[0]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["10", "20", "30"]
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["0.01", "0.1"]
+    shown = axes.images[0].get_array()
+    area = np.mean([run.returns[:4].sum() for run in runs[:2]])  # over as many iterations as the shortest has
+    np.testing.assert_allclose(np.ma.filled(shown, np.nan), [[area, area, area], [np.nan, area, area]])
+    assert legend(figures.sweep(runs, ["dimension"]))[0] == "rpsp-alt, learning_rate=0.1 (2 runs)"
+    other = result("rpsp-alt", 2, dimension=10, learning_rate=0.1, samples=9)
+    with pytest.raises(UsageError, match="differ in samples as well as in dimension"):
+        figures.sweep([other, dataclasses.replace(other, settings=other.settings | {"samples": 8})], ["dimension"])
+    with pytest.raises(UsageError, match="one or two"):
+        figures.sweep(runs, [])
+
+
+def test_a_comparison_draws_what_was_swept(tmp_path):
+    runs = [result("rpsp-alt", s, dimension=d) for d in (10, 20) for s in (0, 1)] + [result("fm2", s) for s in (0, 1)]
+    paths = figures.draw_comparison(compare(runs, select=True), tmp_path)
+    assert [path.name for path in paths] == ["learning.png", "prediction.png", "auc.png", "sweep_dimension.png"]
+    assert all(path.stat().st_size > 5000 and path.with_suffix(".svg").exists() for path in paths)
 
 
 def test_fan_of_perfect_forecasts_is_the_truth():

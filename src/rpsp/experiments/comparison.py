@@ -74,8 +74,10 @@ class Comparison:
     """What `compare` finds."""
 
     metric: Metric
+    candidates: list[Result]
+    """The runs that can be compared, cut to equal length within a task."""
     results: list[Result]
-    """The runs that were compared, cut to equal length within a task, after selection."""
+    """Those that were compared: the same, unless some were selected."""
     rows: list[Row]
     """By task; the best area under the curve first."""
     overall: list[Overall]
@@ -123,7 +125,7 @@ def compare(
         names = sorted({row.method for row in rows})
         raise UsageError(f"against: {against!r} is not one of the methods here: {'; '.join(names)}.")
     chosen = [result for methods in compared.values() for runs in methods.values() for result in runs]
-    return Comparison(metric, chosen, rows, _overall(compared, metric, select), warnings)
+    return Comparison(metric, kept, chosen, rows, _overall(compared, metric, select), warnings)
 
 
 def base_method(label: str) -> str:
@@ -163,7 +165,7 @@ def _returns(runs: Sequence[Result]) -> np.ndarray:
     return np.stack([run.returns for run in runs])
 
 
-def _values(runs: Sequence[Result], metric: Metric) -> np.ndarray:
+def metric_values(runs: Sequence[Result], metric: Metric) -> np.ndarray:
     """The metric of every run."""
     return np.asarray(METRICS[metric](_returns(runs)))
 
@@ -178,8 +180,8 @@ def _selected(methods: dict[str, list[Result]]) -> tuple[dict[str, list[Result]]
 
 
 def _describe(runs: list[Result], metric: Metric, threshold: float | None, smooth: int, candidates: int) -> Row:
-    (area, area_error), (final, final_error) = (statistics.mean_and_error(_values(runs, m)) for m in METRICS)
-    values = _values(runs, metric)
+    (area, area_error), (final, final_error) = (statistics.mean_and_error(metric_values(runs, m)) for m in METRICS)
+    values = metric_values(runs, metric)
     low, high = statistics.bootstrap_interval([values])
     reached = np.array(
         [
@@ -217,7 +219,7 @@ def _find(name: str, methods: dict[str, list[Result]]) -> str | None:
 
 def _tested(rows: list[Row], methods: dict[str, list[Result]], metric: Metric, reference: str) -> list[Row]:
     """The rows with their Welch tests against one of them, corrected together."""
-    values = {name: _values(runs, metric) for name, runs in methods.items()}
+    values = {name: metric_values(runs, metric) for name, runs in methods.items()}
     others = [row for row in rows if row.method != reference]
     tests = [statistics.welch(values[row.method], values[reference]) for row in others]
     corrected = statistics.holm(np.array([test.p for test in tests], float))
@@ -240,7 +242,7 @@ def _overall(tasks: dict[str, dict[str, list[Result]]], metric: Metric, select: 
         return []
     scores: dict[str, list[np.ndarray]] = defaultdict(list)
     for methods in tasks.values():
-        values = {(base_method(n) if select else n): _values(runs, metric) for n, runs in methods.items()}
+        values = {(base_method(n) if select else n): metric_values(runs, metric) for n, runs in methods.items()}
         every = np.concatenate(list(values.values()))
         spread = float(np.ptp(every)) or 1.0
         for name, own in values.items():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,17 +17,26 @@ import matplotlib.pyplot as plt
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from rpsp.errors import UsageError
 from rpsp.evaluation import compiled_forecast
 from rpsp.experiments.agents import TrainedAgent
+from rpsp.experiments.comparison import METRIC_NAMES, Comparison, Metric, Row, base_method, metric_values
 from rpsp.experiments.models import PredictiveStateModel
+from rpsp.experiments.results import Result, method_label, slug, task_label, varying, word
+from rpsp.experiments.runs import number
+from rpsp.experiments.statistics import mean_and_error
 from rpsp.features import OneHot
 from rpsp.filters import compiled_unroll, forecast
 from rpsp.inference import InferenceFilter
 from rpsp.training import Record
 from rpsp.trajectories import Episode, as_episodes, pack
+
+T = TypeVar("T")
+K = TypeVar("K")
 
 # Okabe and Ito's palette.
 COLOURS = {
@@ -101,6 +111,25 @@ def style(method: str, i: int = 0) -> Style:
     return METHOD_STYLES[name]._replace(dash=MIXED) if variant else METHOD_STYLES[name]
 
 
+def styles(methods: Iterable[str]) -> dict[str, Style]:
+    """How all methods of a figure are drawn: as ever, and the variants of one in shades and dashes of their own."""
+    looks: dict[str, Style] = {}
+    variants: Counter[str] = Counter()
+    for i, method in enumerate(dict.fromkeys(methods)):
+        looks[method], base = style(method, i), base_method(method)
+        if method != base and base in METHOD_STYLES:
+            to, amount = SHADES[variants[base] % len(SHADES)]
+            colour = (1 - amount) * np.array(to_rgb(looks[method].colour)) + amount * to
+            looks[method] = Style(to_hex(colour.tolist()).upper(), DASHES[variants[base] % len(DASHES)])
+            variants[base] += 1
+    return looks
+
+
+SHADES = ((0.0, 0.0), (0.0, 0.4), (1.0, 0.4), (0.0, 0.65), (1.0, 0.65))
+"""What a variant's colour is mixed with, black or white, and how much of it."""
+DASHES = (MIXED, DASHED, DOTTED)
+
+
 def save(figure: Figure, directory: Path, name: str) -> Path:
     """Write a figure as PNG and SVG; the PNG's path."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -145,45 +174,254 @@ def _spread(axes: Axes, values: list[float], gap: float = 0.055) -> np.ndarray:
     return heights
 
 
-def learning_curve(runs: Mapping[str, Sequence[Sequence[Record]]], title: str = "") -> Figure:
-    """Mean return over environment steps, exploration included: a line a method, the mean of its runs.
+def learning_curves(results: Sequence[Result], title: str = "", note: str = "") -> Figure:
+    """Mean return over environment steps, exploration included: a panel a task, a line a method, the mean of its runs.
 
-    `runs` holds the metrics of every run of a method. The band is the standard error over runs; where some have come
-    less far, the line ends with the shortest.
+    The band is the standard error over runs; where some have come less far, the line ends with the shortest. The note
+    stands below in small print.
     """
-    figure, axes = plt.subplots(figsize=(6.5, 4.0))
-    for i, (method, metrics) in enumerate(runs.items()):
-        records = [iterations(run) for run in metrics]
-        length = min(map(len, records), default=0)
-        if length == 0:
+    return _over_training(results, ("returns",), "mean return", title, note)
+
+
+def prediction_over_training(results: Sequence[Result], title: str = "", note: str = "") -> Figure:
+    """The one-step error of the beliefs that acted, beside that of persistence on the same episodes (thin)."""
+    curves, note = ("prediction_errors", "persistence_errors"), _notes("thin lines: persistence", note)
+    figure = _over_training(results, curves, "squared error / variance", title, note)
+    for axes in figure.axes:
+        axes.set_yscale("log")
+    return figure
+
+
+def _over_training(results: Sequence[Result], curves: Sequence[str], what: str, title: str, note: str) -> Figure:
+    """Curves over environment steps, the first in the method's own line, any other thin and without a band."""
+    tasks = _grouped(results, lambda r: r.task)
+    looks = styles(r.method for r in results)
+    figure, panels = _panels(list(tasks), title, note)
+    counts: dict[str, set[int]] = {}
+    for axes, runs in zip(panels, tasks.values(), strict=False):
+        for method, same in _grouped(runs, lambda r: r.method).items():
+            length = min(len(run.returns) for run in same)
+            if length == 0:
+                continue
+            counts.setdefault(method, set()).add(len(same))
+            x = np.mean([run.steps[:length] for run in same], axis=0)
+            colour, dash = looks[method]
+            for i, name in enumerate(curves):
+                mean, error = mean_and_error(np.stack([getattr(run, name)[:length] for run in same]))
+                if i > 0:
+                    axes.plot(x, mean, color=colour, lw=0.8)
+                    continue
+                axes.plot(x, mean, color=colour, ls=(0, dash) if dash else "-", lw=2.0, label=method)
+                if len(same) > 1:
+                    axes.fill_between(x, mean - error, mean + error, color=colour, alpha=0.18, lw=0)
+        axes.set_xlabel("environment steps")
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.grid(axis="y", alpha=0.25)
+        axes.margins(x=0.01)
+    for axes in panels[:: _columns(len(panels))]:
+        axes.set_ylabel(what)
+    _method_legend(figure, panels, counts)
+    return figure
+
+
+def bars(rows: Sequence[Row], metric: Metric = "auc", title: str = "", note: str = "") -> Figure:
+    """What every method came to, a panel a task, with standard errors; stars tell what differs from the reference."""
+    tasks = _grouped(rows, lambda row: row.task)
+    looks = styles(row.method for row in rows)
+    tested = any(row.against for row in rows)
+    stars = "*, **, ***: p < 0.05, 0.01, 0.001 against ◆ (Welch, Holm)" if tested else ""
+    note = _notes(stars, "standard errors, (runs)", note)
+    height = 0.3 * max(map(len, tasks.values())) + 1.0
+    figure, panels = _panels(list(tasks), title, note, height)
+    for axes, shown in zip(panels, tasks.values(), strict=False):
+        places = np.arange(len(shown))[::-1]
+        values, errors = np.array(
+            [(r.area, r.area_error) if metric == "auc" else (r.final, r.final_error) for r in shown]
+        ).T
+        ends = values + np.where(values >= 0, 1, -1) * np.nan_to_num(errors)
+        axes.barh(places, values, color=[looks[r.method].colour for r in shown], height=0.72)
+        axes.errorbar(values, places, xerr=errors, fmt="none", ecolor="black", elinewidth=1.2, capsize=3)
+        references = {r.against for r in shown} - {""}
+        for place, end, row in zip(places, ends, shown, strict=True):
+            mark = "◆" if row.method in references else "*" * sum(row.p_holm < level for level in (0.05, 0.01, 0.001))
+            side = 1 if end >= 0 else -1
+            axes.annotate(mark, (end, place), (5 * side, -1), textcoords="offset points", va="center",
+                          ha="left" if side > 0 else "right")  # fmt: skip
+        axes.set_yticks(places, [f"{row.method} ({row.seeds})" for row in shown], fontsize=9)
+        axes.axvline(0, color="0.3", lw=0.8)
+        axes.margins(x=0.12, y=0.02)
+        axes.set_xlabel(METRIC_NAMES[metric])
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.tick_params(axis="y", length=0)
+    return figure
+
+
+def sweep(
+    results: Sequence[Result], settings: Sequence[str], metric: Metric = "auc", title: str = "", note: str = ""
+) -> Figure:
+    """What one setting does (a panel a task, a line a method, standard errors), or two (a heat map a task and method).
+
+    Runs of a panel are compared over as many iterations as the shortest has.
+    """
+    if len(settings) not in (1, 2):
+        raise UsageError(f"settings: {', '.join(settings) or 'none'}; a figure shows what one or two of them do.")
+
+    def method(result: Result) -> str:
+        return method_label(_without(result, settings))
+
+    def panel(result: Result) -> str:
+        task = task_label(_without(result, settings))
+        return task if len(settings) == 1 else f"{task}: {method(result)}"
+
+    groups = _grouped(results, panel)
+    figure, panels = _panels(list(groups), title, note)
+    ticks = [_in_order(r.settings.get(name) for r in results) for name in settings]
+    looks, counts = styles(map(method, results)), {}
+    for axes, runs in zip(panels, groups.values(), strict=True):
+        runs = [run.cut(min(len(r.returns) for r in runs)) for run in runs]
+        axes.set_xlabel(settings[0])
+        axes.set_xticks(range(len(ticks[0])), ticks[0])
+        if len(settings) == 2:
+            image = _heat_map(axes, ticks, _cells(runs, settings), metric)
+            axes.set_ylabel(settings[1])
+            figure.colorbar(image, ax=axes, label=METRIC_NAMES[metric], format=EngFormatter(sep=""))
             continue
-        steps, returns = (
-            np.array([[r[name] for r in run[:length]] for run in records]) for name in ("total_samples", "mean_return")
-        )
-        x, mean = steps.mean(axis=0), returns.mean(axis=0)
-        colour, dash = style(method, i)
-        label = method if len(records) == 1 else f"{method} ({len(records)} runs)"
-        axes.plot(x, mean, color=colour, ls=(0, dash) if dash else "-", lw=2.0, label=label)
-        if len(records) > 1:
-            error = returns.std(axis=0, ddof=1) / np.sqrt(len(records))
-            axes.fill_between(x, mean - error, mean + error, color=colour, alpha=0.18, lw=0)
-    _over_steps(axes, "mean return", title)
+        for name, same in _grouped(runs, method).items():
+            cells = _cells(same, settings)
+            places = [i for i, tick in enumerate(ticks[0]) if (tick,) in cells]
+            found = [mean_and_error(metric_values(cells[(ticks[0][i],)], metric)) for i in places]
+            colour, dash = looks[name]
+            axes.errorbar(
+                places, *np.array(found).T, color=colour, ls=(0, dash) if dash else "-", lw=1.8, marker="o", capsize=3,
+                label=name,
+            )  # fmt: skip
+            counts.setdefault(name, set()).update(map(len, cells.values()))
+        axes.set_ylabel(METRIC_NAMES[metric])
+        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.grid(axis="y", alpha=0.25)
+        axes.margins(x=0.08)
+    if counts:
+        _method_legend(figure, panels, counts)
     return figure
 
 
-def prediction_over_training(metrics: Sequence[Record], title: str = "") -> Figure:
-    """The one-step error of the belief that acted, beside persistence, over a run; and where the belief was refitted."""
-    figure, axes = plt.subplots(figsize=(6.5, 4.0))
-    records = iterations(metrics)
-    steps = [r["total_samples"] for r in records]
-    for name, colour, width in (("prediction", CYCLE[0], 2.2), ("persistence", COLOURS["persistence"], 1.6)):
-        label = "what the belief predicts" if name == "prediction" else "persistence"
-        axes.plot(steps, [r[f"{name}_error"] for r in records], color=colour, lw=width, label=label)
-    for i, step in enumerate(refits(records)):
-        axes.axvline(step, color="0.75", lw=0.8, zorder=0, label="refitted" if i == 0 else None)
-    axes.set_yscale("log")
-    _over_steps(axes, "squared error / variance", title)
-    return figure
+Cells = dict[tuple[str, ...], list[Result]]
+"""The runs for every combination of some settings' values."""
+
+
+def _heat_map(axes: Axes, ticks: Sequence[Sequence[str]], cells: Cells, metric: Metric) -> Any:
+    """The mean of every cell, as a colour and as a number; empty where there is no run."""
+    means = np.full((len(ticks[1]), len(ticks[0])), np.nan)
+    for (x, y), runs in cells.items():
+        means[ticks[1].index(y), ticks[0].index(x)] = metric_values(runs, metric).mean()
+    image = axes.imshow(means, origin="lower", aspect="auto", cmap="cividis")
+    light = np.asarray(image.norm(means)) > 0.6
+    for j, i in np.argwhere(np.isfinite(means)).tolist():
+        colour = "black" if light[j, i] else "white"
+        axes.text(i, j, number(means[j, i]), ha="center", va="center", color=colour, fontsize=9)
+    axes.set_yticks(range(len(ticks[1])), ticks[1])
+    return image
+
+
+def _cells(runs: Sequence[Result], settings: Sequence[str]) -> Cells:
+    cells = _grouped(runs, lambda r: tuple(word(r.settings.get(name)) for name in settings))
+    for same in cells.values():
+        if others := varying(same):
+            raise UsageError(f"settings: the runs differ in {', '.join(others)} as well as in {', '.join(settings)}.")
+    return cells
+
+
+def _without(result: Result, settings: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name, value in result.settings.items() if name not in settings}
+
+
+def draw_comparison(found: Comparison, directory: Path, note: str = "") -> list[Path]:
+    """Every figure of a comparison, as PNG and SVG; the paths of the PNGs.
+
+    Settings in which the variants of a method differ, one or two, get a figure of what they do.
+    """
+    drawn = {
+        "learning": learning_curves(found.results, note=note),
+        "prediction": prediction_over_training(found.results, note=note),
+        found.metric: bars(found.rows, found.metric, note=note),
+    }
+    swept: dict[tuple[str, ...], list[Result]] = {}
+    for runs in _grouped(found.candidates, lambda r: r.settings["method"]).values():
+        within = _grouped(runs, lambda r: r.settings["env"]).values()
+        names = tuple(dict.fromkeys(name for same in within for name in varying(same)))
+        swept.setdefault(names, []).extend(runs)
+    for names, runs in swept.items():
+        if len(names) in (1, 2):
+            drawn["sweep_" + "_".join(map(slug, names))] = sweep(runs, names, found.metric, note=note)
+    return [save(figure, directory, name) for name, figure in drawn.items()]
+
+
+def _grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Items by a key, both in the order in which they come."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
+def _in_order(values: Iterable[Any]) -> list[str]:
+    """The different values of a setting as words, numbers by size."""
+
+    def order(value: Any) -> tuple[bool, float, str]:
+        return (False, float(value), "") if isinstance(value, int | float) else (True, 0.0, word(value))
+
+    return list(dict.fromkeys(map(word, sorted(values, key=order))))
+
+
+def _notes(*notes: str) -> str:
+    return "; ".join(filter(None, notes))
+
+
+def _columns(panels: int) -> int:
+    return panels if panels < 4 else 2 if panels == 4 else 3
+
+
+def _panels(names: Sequence[str], title: str, note: str, height: float = 3.4) -> tuple[Figure, list[Axes]]:
+    """A figure of so many panels, with a title above and a note below, in small print."""
+    n = max(1, len(names))
+    columns = min(n, _columns(n))
+    rows = -(-n // columns)
+    size = (6.5, max(4.0, height)) if n == 1 else (4.6 * columns, height * rows)
+    figure, grid = plt.subplots(rows, columns, figsize=size, squeeze=False)
+    panels = list(grid.flat)
+    for axes in panels[n:]:
+        axes.set_visible(False)
+    for axes, name in zip(panels, names, strict=False):
+        axes.set_title(title if n == 1 and title else name, loc="left")
+    if n > 1:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    if note:
+        room = 0.25 / figure.get_figheight()
+        figure.set_layout_engine("constrained", rect=(0, room, 1, 1 - room))
+        figure.text(0.99, 0.2 * room, note, ha="right", va="bottom", fontsize=8, color="0.4")
+    return figure, panels[:n]
+
+
+def _method_legend(figure: Figure, panels: Sequence[Axes], counts: Mapping[str, set[int]]) -> None:
+    """One legend for all panels, which also says of how many runs a line is the mean."""
+    handles = {name: h for axes in panels for h, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    labels = []
+    for name in handles:
+        low, high = min(counts[name]), max(counts[name])
+        runs = f"{low}" if low == high else f"{low} to {high}"
+        labels.append(name if high == 1 else f"{name} ({runs} runs)")
+    if len(panels) == 1 and 0 < len(labels) <= 8:
+        panels[0].legend(handles.values(), labels, loc="best", fontsize=9)
+    elif labels:
+        columns = next(n for n in range(len(labels), 0, -1) if n == 1 or _width(labels, n) < figure.get_figwidth())
+        figure.set_figheight(figure.get_figheight() + 0.19 * -(-len(labels) // columns))
+        figure.legend(handles.values(), labels, loc="outside lower center", ncols=columns, fontsize=9)
+
+
+def _width(labels: Sequence[str], columns: int) -> float:
+    """About the inches that a legend takes."""
+    rows = -(-len(labels) // columns)
+    return sum(0.6 + 0.075 * max(map(len, labels[i : i + rows])) for i in range(0, len(labels), rows))
 
 
 def iterations(metrics: Sequence[Record]) -> list[Record]:
@@ -194,17 +432,6 @@ def iterations(metrics: Sequence[Record]) -> list[Record]:
 def refits(records: Sequence[Record]) -> list[float]:
     """The environment steps at which a refitted filter began to act."""
     return [float(r["total_samples"] - r["samples"]) for r in records if r.get("refit_accepted") == 1.0]
-
-
-def _over_steps(axes: Axes, what: str, title: str) -> None:
-    axes.set_xlabel("environment steps")
-    axes.set_ylabel(what)
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.grid(axis="y", alpha=0.25)
-    axes.margins(x=0.01)
-    axes.set_title(title, loc="left")
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="best", fontsize=9)
 
 
 class Fan(NamedTuple):

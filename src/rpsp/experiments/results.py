@@ -105,8 +105,8 @@ def method_label(settings: Mapping[str, Any], also: Iterable[str] = ()) -> str:
 
 def slug(label: str) -> str:
     """A label as (part of) a file's name: nothing in it can lead elsewhere, and no two labels become one."""
-    safe = re.sub(r"[^A-Za-z0-9.=+_-]+", "-", label.replace(", ", "_")).strip(".-")[:100]
-    if safe.replace("_", ", ") == label:
+    safe = re.sub(r"[^A-Za-z0-9.=+_-]+", "-", label.replace(", ", "__")).strip(".-")[:100]
+    if safe.replace("__", ", ") == label:
         return safe
     return f"{safe}-{hashlib.sha256(label.encode()).hexdigest()[:6]}"
 
@@ -114,7 +114,7 @@ def slug(label: str) -> str:
 def _label(settings: Mapping[str, Any], name: str, defaults: Mapping[str, Any], also: Iterable[str]) -> str:
     told = [k for k, default in defaults.items() if settings.get(k, default) != default]
     told += [k for k in also if k not in told]
-    return _printable(", ".join([str(settings[name]), *(f"{k}={_word(_value(settings, k, defaults))}" for k in told)]))
+    return _printable(", ".join([str(settings[name]), *(f"{k}={word(_value(settings, k, defaults))}" for k in told)]))
 
 
 def _printable(text: str) -> str:
@@ -127,13 +127,14 @@ def _value(settings: Mapping[str, Any], name: str, defaults: Mapping[str, Any]) 
     return settings.get(name, defaults.get(name))
 
 
-def _word(value: Any) -> str:
+def word(value: Any) -> str:
+    """A setting's value as labels have it."""
     if value is None or value == []:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
-        return "/".join(map(_word, value))
+        return "/".join(map(word, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -155,19 +156,20 @@ def _labelled(results: list[Result]) -> list[Result]:
         tasks[result.task].append(result)
     labelled = []
     for runs in tasks.values():
-        limits = _varying(runs, ["max_episode_steps"])  # with another limit it is another task, for every method
+        limits = [name for name in varying(runs) if name == "max_episode_steps"]  # with another it is another task
         methods: dict[tuple[str, str], list[Result]] = defaultdict(list)
         for run in runs:
             methods[task_label(run.settings, limits), run.method].append(run)
         for (task, _), same in methods.items():
-            names = dict.fromkeys(name for run in same for name in run.settings)
-            also = _varying(same, [n for n in names if n not in UNLABELLED and n not in limits])
+            also = [name for name in varying(same) if name not in limits]
             labelled += [dataclasses.replace(r, task=task, method=method_label(r.settings, also)) for r in same]
     return labelled
 
 
-def _varying(results: list[Result], names: Iterable[str]) -> list[str]:
-    defaults = _defaults(results[0].settings["method"])
+def varying(results: Sequence[Result]) -> list[str]:
+    """The settings in which these runs differ, of those that make a difference."""
+    defaults = _plain_sensors() | _defaults(results[0].settings["method"])
+    names = dict.fromkeys(name for result in results for name in result.settings if name not in UNLABELLED)
     return [n for n in names if len({str(_value(r.settings, n, defaults)) for r in results}) > 1]
 
 
