@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import signal
+import socket
 import tempfile
 import time
 from collections import defaultdict, deque
@@ -54,18 +55,21 @@ def connect(address: str | None) -> int:
         raise UsageError("backend: ray is not installed; `pip install rpsp[ray]`.") from error
     before = signal.getsignal(signal.SIGTERM)  # Ray puts one of its own there
     try:
+        if address is not None and ":" in address:  # Ray itself would try for long, and print a line for every time
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host, int(port)), timeout=10).close()
         ray.init(address=address or "auto", log_to_driver=False, logging_level=logging.ERROR, ignore_reinit_error=True)
     except Exception as error:  # Ray's are many
         where = "on this machine" if address is None else f"at {address!r}"
-        why = _last_line(error).rstrip(".")
         raise UsageError(
-            f"address: no Ray cluster answers {where} ({why}); start one with `ray start --head`, or name it."
+            f"address: no Ray cluster answers {where} ({_last_line(error).rstrip('.')}); start one with `ray start --head`, "
+            "name it, or set RAY_AUTH_MODE and RAY_AUTH_TOKEN as it was started with."
         ) from error
     signal.signal(signal.SIGTERM, before)
     return int(ray.cluster_resources().get("CPU", 0))
 
 
-def run_there(jobs: Sequence[Job], workers: int | None = None, every: float = EVERY) -> Generator[Beat, None, None]:
+def run_there(jobs: Sequence[Job], workers: int | None = None) -> Generator[Beat, None, None]:
     """Do these runs, all that the cluster has cores for or so many at a time. Closing the iterator stops them."""
     import ray
 
@@ -79,7 +83,7 @@ def run_there(jobs: Sequence[Job], workers: int | None = None, every: float = EV
                 job = waiting.popleft()
                 begin(job)
                 stream = task.options(num_gpus=int(job.config.device == "gpu")).remote(
-                    str(job.directory), job.config, pack(job.directory, {}), every
+                    str(job.directory), job.config, pack(job.directory, {}), EVERY
                 )
                 handed[stream] = job
             ended = []
@@ -105,12 +109,13 @@ def run_there(jobs: Sequence[Job], workers: int | None = None, every: float = EV
 def _receive(stream: Any) -> Parcel:
     """The next parcel; where none comes, one that says why."""
     import ray
+    from ray.exceptions import RayError, RayTaskError
 
     try:
         return ray.get(next(stream))  # pyright: ignore[reportReturnType]
-    except (ray.exceptions.RayTaskError, StopIteration) as error:  # a mistake, which would come again
+    except (RayTaskError, StopIteration) as error:  # a mistake, which would come again
         return Parcel({}, [], RpspError.exit_code, f"rpsp: {_last_line(error)}")
-    except ray.exceptions.RayError as error:
+    except RayError as error:
         said = f"rpsp: the node it was on died, {LOSSES} times in a row ({_last_line(error)})."
         return Parcel({}, [], RpspError.exit_code, said, lost=True)
 

@@ -267,7 +267,7 @@ def standing(job: Job) -> Standing:
     return Standing(job, len(iterations), finished, bool(files.numbers()), speed, last)
 
 
-def _seconds(record: Mapping[str, float]) -> float:
+def _seconds(record: Mapping[str, float | int]) -> float:
     return sum(value for name, value in record.items() if name.endswith("_seconds"))
 
 
