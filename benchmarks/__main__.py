@@ -12,7 +12,17 @@ from pathlib import Path
 
 from benchmarks.document import write_page
 
-NAMES = ("batch_stepping", "exact_bayes", "kalman", "prediction", "timing", "fresh", "training_speed", "overlap")
+NAMES = (
+    "batch_stepping",
+    "exact_bayes",
+    "kalman",
+    "prediction",
+    "timing",
+    "fresh",
+    "training_speed",
+    "overlap",
+    "many_results",
+)
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -32,6 +32,7 @@ def write_page(results: Path, docs: Path) -> None:
         "exact_bayes": _exact_bayes,
         "timing": _timing,
         "batch_stepping": _batch_stepping,
+        "many_results": _many_results,
     }
     parts = [HEAD]
     for name, write in sections.items():
@@ -331,6 +332,18 @@ def _timing(figures: dict[str, Any], into: Path) -> str:
 def _batch_stepping(figures: dict[str, Any], into: Path) -> str:
     lines = [[name.replace("_", " "), f"{v:,.0f} steps/s" if v > 100 else f"{v:.2f}"] for name, v in figures.items()]
     return "\n".join(["## Batch stepping, Hopper\n", _doc("batch_stepping"), _table(["what", "measured"], lines)])
+
+
+def _many_results(figures: dict[str, Any], into: Path) -> str:
+    total = figures["reading_seconds"] + figures["comparing_seconds"]
+    return "\n".join(
+        [
+            "## Reading and comparing many results\n",
+            _doc("many_results"),
+            f"{figures['runs']:,} runs of {figures['iterations']} iterations, {figures['megabytes']:.0f} MB, to "
+            f"{figures['rows']} rows of a table: {total:.1f} s, of which reading {figures['reading_seconds']:.1f} s.\n",
+        ]
+    )
 
 
 def _doc(name: str) -> str:

@@ -156,21 +156,27 @@ def _labelled(results: list[Result]) -> list[Result]:
         tasks[result.task].append(result)
     labelled = []
     for runs in tasks.values():
-        limits = [name for name in varying(runs) if name == "max_episode_steps"]  # with another it is another task
+        limits = varying(runs, ["max_episode_steps"])  # with another limit it is another task
         methods: dict[tuple[str, str], list[Result]] = defaultdict(list)
         for run in runs:
             methods[task_label(run.settings, limits), run.method].append(run)
         for (task, _), same in methods.items():
             also = [name for name in varying(same) if name not in limits]
-            labelled += [dataclasses.replace(r, task=task, method=method_label(r.settings, also)) for r in same]
+            if limits or also:
+                same = [dataclasses.replace(r, task=task, method=method_label(r.settings, also)) for r in same]
+            labelled += same
     return labelled
 
 
-def varying(results: Sequence[Result]) -> list[str]:
-    """The settings in which these runs differ, of those that make a difference."""
+def varying(results: Sequence[Result], names: Iterable[str] = ()) -> list[str]:
+    """The settings in which these runs differ, of those named, or else of all that make a difference."""
     defaults = _plain_sensors() | _defaults(results[0].settings["method"])
-    names = dict.fromkeys(name for result in results for name in result.settings if name not in UNLABELLED)
-    return [n for n in names if len({str(_value(r.settings, n, defaults)) for r in results}) > 1]
+    found = []
+    for name in names or dict.fromkeys(n for r in results for n in r.settings if n not in UNLABELLED):
+        first = _value(results[0].settings, name, defaults)
+        if any(_value(result.settings, name, defaults) != first for result in results):
+            found.append(name)
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -263,37 +269,54 @@ def _sources(paths: Iterable[str | Path]) -> Iterator[Path]:
                 yield from (Path(directory, name) for name in sorted(files) if name.endswith(SUFFIX))
 
 
-_NUMBER = rb'": ([^,}\s]+)[,}]'
-_COLUMNS = {name: re.compile(rb'"' + key.encode() + _NUMBER) for name, key in CURVES.items()}
-_SECONDS = re.compile(rb"_seconds" + _NUMBER)
+_WANTED: tuple[str, ...] = ("mean_return", "total_samples", "persistence_error", "prediction_error", "steps_per_second")
+"""What is read of an iteration, in the order in which `training` writes it."""
+_near = r"[^\n]*?".join(rf'"{name}": ([^,}}\s]+)' for name in _WANTED[:-1])
+_LINE = re.compile(rf'{_near}[^\n]*"{_WANTED[-1]}": ([^,}}\s]+)'.encode())
 
 
 def _read_metrics(data: bytes, path: Path) -> tuple[dict[str, np.ndarray], float]:
     """The curves in metrics.jsonl, and the seconds spent; a last line that was cut off is not one.
 
-    The few numbers wanted are picked out of the bytes, which takes a quarter of the time of reading every line as JSON.
-    Where they are not found once in every line, it is read as JSON after all, which tells what is wrong.
+    The few numbers wanted are picked out of the bytes, which takes a third of the time of reading every line as JSON.
+    Where they are not found in every line, it is read as JSON after all, which tells what is wrong.
     """
     data = data[: data.rfind(b"\n") + 1]
-    seconds = sum(map(float, _SECONDS.findall(data)))
     first, _, rest = data.partition(b"\n")
-    body = data if b'"iteration"' in first else rest
-    count = body.count(b"\n")
-    found = {name: column.findall(body) for name, column in _COLUMNS.items()}
-    if all(len(values) == count for values in found.values()) and body.count(b'"iteration"') == count:
-        try:
-            return {name: np.array(list(map(float, values))) for name, values in found.items()}, seconds
-        except ValueError:
-            pass
-    records = []
-    for number, line in enumerate(data.splitlines(), 1):
-        try:
-            record = json.loads(line)
-            if "iteration" in record:
-                records.append([float(record[key]) for key in CURVES.values()])
-        except (ValueError, KeyError, TypeError) as error:
-            raise FileFormatError(f"{path}: line {number} is damaged ({error}).") from error
-    return dict(zip(CURVES, np.array(records, float).reshape(-1, len(CURVES)).T, strict=True)), seconds
+    before = {} if not first or b'"iteration"' in first else _record(first, path, 1)
+    body = rest if before else data
+    found = _LINE.findall(body)
+    try:
+        if len(found) != body.count(b"\n"):
+            raise ValueError
+        rows = [float(value) for values in found for value in values]
+    except ValueError:
+        rows = [value for i, line in enumerate(body.splitlines(), 1 + bool(before)) for value in _parsed(line, path, i)]
+    columns = dict(zip(_WANTED, np.array(rows, float).reshape(-1, len(_WANTED)).T, strict=True))
+    samples = np.diff(columns["total_samples"], prepend=before.get("exploration_samples", 0))
+    seconds = [value for name, value in before.items() if name.endswith("_seconds")]
+    return {curve: columns[name] for curve, name in CURVES.items()}, sum(
+        seconds, (samples / columns[_WANTED[-1]]).sum()
+    )
+
+
+def _parsed(line: bytes, path: Path, number: int) -> list[float]:
+    """What is wanted of a line of any layout."""
+    try:
+        record = _record(line, path, number)
+        return [float(record[name]) for name in _WANTED]
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileFormatError(f"{path}: line {number} is not of an iteration ({error}).") from error
+
+
+def _record(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise FileFormatError(f"{path}: line {number} is damaged ({error}).") from error
+    if not isinstance(record, dict):
+        raise FileFormatError(f"{path}: line {number} is damaged (no JSON object).")
+    return record
 
 
 def _age(result: Result) -> tuple[int, float]:
