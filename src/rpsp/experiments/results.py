@@ -106,9 +106,9 @@ def method_label(settings: Mapping[str, Any], also: Iterable[str] = ()) -> str:
 def slug(label: str) -> str:
     """A label as (part of) a file's name: nothing in it can lead elsewhere, and no two labels become one."""
     safe = re.sub(r"[^A-Za-z0-9.=+_-]+", "-", label.replace(", ", "__")).strip(".-")[:100]
-    if safe.replace("__", ", ") == label:
+    if safe and safe.replace("__", ", ") == label:
         return safe
-    return f"{safe}-{hashlib.sha256(label.encode()).hexdigest()[:6]}"
+    return f"{safe}-{hashlib.sha256(label.encode()).hexdigest()[:6]}".lstrip("-")
 
 
 def _label(settings: Mapping[str, Any], name: str, defaults: Mapping[str, Any], also: Iterable[str]) -> str:
@@ -224,7 +224,10 @@ def read_result(source: Path) -> Result:
             curves = {name: np.array(content[name], float) for name in CURVES if name != "steps"}
             curves["steps"] = np.cumsum(np.array(content["samples"], float))
         else:
-            settings = flat_settings(read_json(source / "config.json"))
+            content = read_json(source / "config.json")
+            if not isinstance(content, dict):
+                raise ValueError("config.json holds no JSON object")
+            settings = flat_settings(content)
             versions = read_json(source / "versions.json") if (source / "versions.json").exists() else {}
             failed, metrics = source / "failure.txt", source / "metrics.jsonl"
             failure = read_bytes(failed).decode(errors="replace").strip() if failed.exists() else ""
@@ -269,7 +272,9 @@ def _sources(paths: Iterable[str | Path]) -> Iterator[Path]:
                 yield from (Path(directory, name) for name in sorted(files) if name.endswith(SUFFIX))
 
 
-_WANTED: tuple[str, ...] = ("mean_return", "total_samples", "persistence_error", "prediction_error", "steps_per_second")
+_WANTED: tuple[str, ...] = (
+    "mean_return", "samples", "total_samples", "persistence_error", "prediction_error", "steps_per_second",
+)  # fmt: skip
 """What is read of an iteration, in the order in which `training` writes it."""
 _near = r"[^\n]*?".join(rf'"{name}": ([^,}}\s]+)' for name in _WANTED[:-1])
 _LINE = re.compile(rf'{_near}[^\n]*"{_WANTED[-1]}": ([^,}}\s]+)'.encode())
@@ -293,11 +298,9 @@ def _read_metrics(data: bytes, path: Path) -> tuple[dict[str, np.ndarray], float
     except ValueError:
         rows = [value for i, line in enumerate(body.splitlines(), 1 + bool(before)) for value in _parsed(line, path, i)]
     columns = dict(zip(_WANTED, np.array(rows, float).reshape(-1, len(_WANTED)).T, strict=True))
-    samples = np.diff(columns["total_samples"], prepend=before.get("exploration_samples", 0))
     seconds = [value for name, value in before.items() if name.endswith("_seconds")]
-    return {curve: columns[name] for curve, name in CURVES.items()}, sum(
-        seconds, (samples / columns[_WANTED[-1]]).sum()
-    )
+    seconds += (columns["samples"] / columns["steps_per_second"]).tolist()
+    return {curve: columns[name] for curve, name in CURVES.items()}, sum(seconds, 0.0)
 
 
 def _parsed(line: bytes, path: Path, number: int) -> list[float]:
