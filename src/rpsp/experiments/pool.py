@@ -125,11 +125,14 @@ class Worker:
 
     def __init__(self, job: Job, compiled: str | None = None, core: int | None = None):
         self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
-        single = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        environment = os.environ | single | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        environment = os.environ | {
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # so that several share a GPU
+        }
         if job.config.device == "cpu":
             environment["JAX_PLATFORMS"] = "cpu"
-        if compiled is not None:
+        if compiled is not None and "JAX_COMPILATION_CACHE_DIR" not in environment:
             environment |= {
                 "JAX_COMPILATION_CACHE_DIR": compiled,
                 "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
