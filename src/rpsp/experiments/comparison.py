@@ -99,11 +99,14 @@ def compare(
     `against` names the method that the others are tested against, unless given the one of the largest area under the
     curve. With `select`, of the variants of a method only the one of the largest mean area under the curve stays.
     """
+    if threshold is not None and not np.isfinite(threshold):
+        raise UsageError(f"threshold: {threshold} is not a finite number.")
     if smooth < 1:
         raise UsageError(f"smooth: {smooth} is not a whole number ≥ 1.")
     kept, warnings = comparable(results)
     if not kept:
-        raise FileFormatError("there is no run to compare: " + (" ".join(warnings) or "no results were found."))
+        why = " ".join(warnings) or "no results were found; give directories that hold runs of `rpsp train`."
+        raise FileFormatError(f"there is no run to compare: {why}")
     tasks: dict[str, dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
     for result in kept:
         tasks[result.task][result.method].append(result)

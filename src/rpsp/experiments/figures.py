@@ -21,7 +21,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from rpsp.errors import UsageError
+from rpsp.errors import StorageError, UsageError
 from rpsp.evaluation import compiled_forecast
 from rpsp.experiments.agents import TrainedAgent
 from rpsp.experiments.comparison import METRIC_NAMES, Comparison, Metric, Row, base_method, metric_values
@@ -132,11 +132,15 @@ DASHES = (MIXED, DASHED, DOTTED)
 
 def save(figure: Figure, directory: Path, name: str) -> Path:
     """Write a figure as PNG and SVG; the PNG's path."""
-    directory.mkdir(parents=True, exist_ok=True)
-    figure.savefig(directory / f"{name}.svg", metadata={"Date": None})
     path = directory / f"{name}.png"
-    figure.savefig(path, dpi=160)
-    plt.close(figure)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+        figure.savefig(path, dpi=160)
+    except OSError as error:
+        raise StorageError(f"{path}: the figure could not be written ({error.strerror}).") from error
+    finally:
+        plt.close(figure)
     return path
 
 
