@@ -350,7 +350,7 @@ def compare_command(config: configs.CompareConfig) -> None:
     if config.figures is not None:
         from rpsp.experiments.figures import draw_comparison
 
-        content["figures"] = [str(path) for path in draw_comparison(found, Path(config.figures))]
+        content["figures"] = [str(path) for path in draw_comparison(found, config.figures)]
         for path in content["figures"]:
             say(f"drew {path}")
     _print_json(config.json, content)

@@ -339,7 +339,7 @@ def _without(result: Result, settings: Sequence[str]) -> dict[str, Any]:
     return {name: value for name, value in result.settings.items() if name not in settings}
 
 
-def draw_comparison(found: Comparison, directory: Path, note: str = "") -> list[Path]:
+def draw_comparison(found: Comparison, directory: str | Path, note: str = "") -> list[Path]:
     """Every figure of a comparison, as PNG and SVG; the paths of the PNGs.
 
     Settings in which the variants of a method differ, one or two, get a figure of what they do.
@@ -357,7 +357,7 @@ def draw_comparison(found: Comparison, directory: Path, note: str = "") -> list[
     for names, runs in swept.items():
         if len(names) in (1, 2):
             drawn["sweep_" + "_".join(map(slug, names))] = sweep(runs, names, found.metric, note=note)
-    return [save(figure, directory, name) for name, figure in drawn.items()]
+    return [save(figure, Path(directory), name) for name, figure in drawn.items()]
 
 
 def _grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:

@@ -23,7 +23,7 @@ PACKAGES = (
     "rpsp", "numpy", "scipy", "jax", "jaxlib", "equinox", "optax", "jaxtyping", "gymnasium", "mujoco", "safetensors",
     "matplotlib", "rich", "tyro",
 )  # fmt: skip
-EXTRAS = ("minari", "tensorboardX", "sb3-contrib", "ray")
+EXTRAS = ("minari", "pyarrow", "tensorboardX", "sb3-contrib", "ray")
 
 
 def versions() -> dict[str, str]:
