@@ -284,11 +284,11 @@ def _sweep_view(standings: dict[str, Any], workers: int, quiet: bool) -> Iterato
                     return
                 look(beat)
                 tell(beat)
-                table = _table("", summary(), "iterations", "return", "ETA")
+                table = _table(summary(), "iterations", "return", "ETA")
                 for each in (standings[job.name] for job in beat.working):
                     left = "" if each.speed is None else clock(each.left * each.speed.iteration_seconds)
                     last = "" if each.last_return is None else f"{each.last_return:.1f}"
-                    table.add_row("", each.job.name, f"{each.done}/{each.job.config.iterations}", last, left)
+                    table.add_row(each.job.name, f"{each.done}/{each.job.config.iterations}", last, left)
                 live.update(table, refresh=True)
                 looked = time.monotonic()
 
@@ -519,7 +519,8 @@ def _table(*columns: str) -> Any:
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 or columns[0] == "" else "right")
+        left = i == 0 or columns[0] == ""
+        table.add_column(column, justify="left" if left else "right", overflow="fold")  # cut short, a name is no name
     return table
 
 

@@ -52,20 +52,26 @@ class Beat(NamedTuple):
     ended: list[tuple[Job, Failure | None]]
 
 
+def cores() -> list[int]:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
 def run_here(jobs: Sequence[Job], workers: int | None = None) -> Generator[Beat, None, None]:
     """Do these runs, so many at a time: one a core unless told otherwise. Closing the iterator stops them, all saved."""
-    cores = sorted(os.sched_getaffinity(0))
-    waiting, working = deque(jobs), {}
+    here, waiting, working = cores(), deque(jobs), {}
     deadline = time.monotonic() + PATIENCE
     with tempfile.TemporaryDirectory(prefix="rpsp-compiled-") as compiled:
         try:
             while waiting or working:
-                for slot in range(workers or len(cores)):
+                for slot in range(workers or len(here)):
                     for _ in range(len(waiting) * (slot not in working)):
                         job = waiting.popleft()
                         begin(job)
                         if time.monotonic() > deadline or not _held(job.directory):
-                            working[slot] = (job, Worker(job, compiled, cores[slot % len(cores)]))
+                            working[slot] = (job, Worker(job, compiled, here[slot % len(here)]))
                             break
                         waiting.append(job)
                 time.sleep(0.1)
@@ -146,7 +152,7 @@ class Worker:
             stdout=self.log,
             stderr=subprocess.STDOUT,
         )
-        if core is not None:
+        if core is not None and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(self.process.pid, {core})
 
     def said(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import shlex
 import shutil
 import time
@@ -342,7 +341,7 @@ def summary(config: TrainConfig, directory: Path, metrics: list[Record]) -> dict
 
 def _many(config: TrainConfig, directory: Path, say: Say) -> Run:
     """Several seeds, each in a process of its own, bound to one core, in a directory of its own."""
-    from rpsp.experiments.pool import Failure, Job, run_here
+    from rpsp.experiments.pool import Failure, Job, cores, run_here
 
     write_json(directory / "config.json", dataclasses.asdict(config))
     jobs = []
@@ -350,7 +349,7 @@ def _many(config: TrainConfig, directory: Path, say: Say) -> Run:
         own = directory / f"s{seed}"
         alone = dataclasses.replace(config, seed=seed, seeds=1, threads=1, out=str(own))
         jobs.append(Job(own.name, own, alone))
-    say(f"run directory {directory}: {config.seeds} seeds on {len(os.sched_getaffinity(0))} cores")
+    say(f"run directory {directory}: {config.seeds} seeds on {len(cores())} cores")
     failed: dict[str, Failure] = {}
     with closing(run_here(jobs)) as beats:
         for job, failure in (end for beat in beats for end in beat.ended):

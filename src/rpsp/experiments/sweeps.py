@@ -16,7 +16,6 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import itertools
-import os
 import statistics
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -36,7 +35,7 @@ from rpsp.experiments.config import (
     setting_names,
 )
 from rpsp.experiments.methods import METHODS
-from rpsp.experiments.pool import Beat, Failure, Job, run_here
+from rpsp.experiments.pool import Beat, Failure, Job, cores, run_here
 from rpsp.experiments.results import flat_settings, method_label, slug, task_label
 from rpsp.experiments.runner import read_json
 
@@ -286,11 +285,11 @@ def open_backend(name: str, workers: int | None = None, address: str | None = No
     if name == "ray":
         from rpsp.experiments.cluster import connect, run_there
 
-        cores = connect(address)
-        return lambda jobs: run_there(jobs, workers), min(cores, workers or cores)
+        there = connect(address)
+        return lambda jobs: run_there(jobs, workers), min(there, workers or there)
     if address is not None:
         raise UsageError(f"address: {address!r} is that of a Ray cluster; give --backend ray as well.")
-    here = workers or len(os.sched_getaffinity(0))
+    here = workers or len(cores())
     return lambda jobs: run_here(jobs, here), here
 
 
