@@ -54,6 +54,7 @@ def test_every_method_has_a_style_of_its_own():
 
 def test_variants_of_a_method_can_be_told_apart():
     methods = ["fm2", "rpsp-alt", *(f"rpsp-alt, dimension={d}" for d in (10, 20, 30, 40, 50)), "their.module:row"]
+    methods += ["fm2, window=3", "fm2-ppo", "fm2-ppo, clip=0.1"]  # which share a colour
     looks = figures.styles(methods)
     assert len(set(looks.values())) == len(methods)
     assert looks["rpsp-alt"] == figures.METHOD_STYLES["rpsp-alt"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -112,20 +112,21 @@ def style(method: str, i: int = 0) -> Style:
 
 
 def styles(methods: Iterable[str]) -> dict[str, Style]:
-    """How all methods of a figure are drawn: as ever, and the variants of one in shades and dashes of their own."""
-    looks: dict[str, Style] = {}
-    variants: Counter[str] = Counter()
-    for i, method in enumerate(dict.fromkeys(methods)):
-        looks[method], base = style(method, i), base_method(method)
-        if method != base and base in METHOD_STYLES:
-            to, amount = SHADES[variants[base] % len(SHADES)]
-            colour = (1 - amount) * np.array(to_rgb(looks[method].colour)) + amount * to
-            looks[method] = Style(to_hex(colour.tolist()).upper(), DASHES[variants[base] % len(DASHES)])
-            variants[base] += 1
+    """How all methods of a figure are drawn: as ever, and variants in shades and dashes that no other has."""
+    looks = {method: style(method, i) for i, method in enumerate(dict.fromkeys(methods))}
+    taken = {look for method, look in looks.items() if method in METHOD_STYLES}
+    for method in looks:
+        if method not in METHOD_STYLES and base_method(method) in METHOD_STYLES:
+            own = np.array(to_rgb(looks[method].colour))
+            for (to, amount), dash in zip(SHADES, itertools.cycle(DASHES), strict=False):
+                looks[method] = Style(to_hex(((1 - amount) * own + amount * to).tolist()).upper(), dash)
+                if looks[method] not in taken:
+                    break
+            taken.add(looks[method])
     return looks
 
 
-SHADES = ((0.0, 0.0), (0.0, 0.4), (1.0, 0.4), (0.0, 0.65), (1.0, 0.65))
+SHADES = ((0.0, 0.0), (0.0, 0.4), (1.0, 0.4), (0.0, 0.65), (1.0, 0.65), (0.0, 0.2), (1.0, 0.2), (0.0, 0.5))
 """What a variant's colour is mixed with, black or white, and how much of it."""
 DASHES = (MIXED, DASHED, DOTTED)
 
@@ -235,8 +236,8 @@ def bars(rows: Sequence[Row], metric: Metric = "auc", title: str = "", note: str
     tested = any(row.against for row in rows)
     stars = "*, **, ***: p < 0.05, 0.01, 0.001 against ◆ (Welch, Holm)" if tested else ""
     note = _notes(stars, "standard errors, (runs)", note)
-    height = 0.3 * max(map(len, tasks.values())) + 1.0
-    figure, panels = _panels(list(tasks), title, note, height)
+    lines = max(sum(1 + len(row.method) // 32 for row in shown) for shown in tasks.values())
+    figure, panels = _panels(list(tasks), title, note, 0.3 * lines + 1.0)
     for axes, shown in zip(panels, tasks.values(), strict=False):
         places = np.arange(len(shown))[::-1]
         values, errors = np.array(
@@ -251,7 +252,7 @@ def bars(rows: Sequence[Row], metric: Metric = "auc", title: str = "", note: str
             side = 1 if end >= 0 else -1
             axes.annotate(mark, (end, place), (5 * side, -1), textcoords="offset points", va="center",
                           ha="left" if side > 0 else "right")  # fmt: skip
-        axes.set_yticks(places, [f"{row.method} ({row.seeds})" for row in shown], fontsize=9)
+        axes.set_yticks(places, [_wrapped(f"{row.method} ({row.seeds})", 32) for row in shown], fontsize=9)
         axes.axvline(0, color="0.3", lw=0.8)
         axes.margins(x=0.12, y=0.02)
         axes.set_xlabel(METRIC_NAMES[metric])
@@ -350,10 +351,8 @@ def draw_comparison(found: Comparison, directory: str | Path, note: str = "") ->
         found.metric: bars(found.rows, found.metric, note=note),
     }
     swept: dict[tuple[str, ...], list[Result]] = {}
-    for runs in _grouped(found.candidates, lambda r: r.settings["method"]).values():
-        within = _grouped(runs, lambda r: r.settings["env"]).values()
-        names = tuple(dict.fromkeys(name for same in within for name in varying(same)))
-        swept.setdefault(names, []).extend(runs)
+    for runs in _grouped(found.candidates, lambda r: (r.settings["env"], r.settings["method"])).values():
+        swept.setdefault(tuple(varying(runs)), []).extend(runs)
     for names, runs in swept.items():
         if len(names) in (1, 2):
             drawn["sweep_" + "_".join(map(slug, names))] = sweep(runs, names, found.metric, note=note)
@@ -381,6 +380,11 @@ def _notes(*notes: str) -> str:
     return "; ".join(filter(None, notes))
 
 
+def _wrapped(label: str, width: int) -> str:
+    """A label in as many lines as it takes."""
+    return textwrap.fill(label, width, break_on_hyphens=False)
+
+
 def _columns(panels: int) -> int:
     return panels if panels < 4 else 2 if panels == 4 else 3
 
@@ -396,12 +400,12 @@ def _panels(names: Sequence[str], title: str, note: str, height: float = 3.4) ->
     for axes in panels[n:]:
         axes.set_visible(False)
     for axes, name in zip(panels, names, strict=False):
-        axes.set_title(title if n == 1 and title else name, loc="left")
+        axes.set_title(_wrapped(title if n == 1 and title else name, 60 if n == 1 else 40), loc="left")
     if n > 1:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    room = 0.25 / figure.get_figheight() if note else 0.0
+    figure.set_layout_engine("constrained", rect=(0, room, 1, 1 - room), wspace=0.06)
     if note:
-        room = 0.25 / figure.get_figheight()
-        figure.set_layout_engine("constrained", rect=(0, room, 1, 1 - room))
         figure.text(0.99, 0.2 * room, note, ha="right", va="bottom", fontsize=8, color="0.4")
     return figure, panels[:n]
 
@@ -413,7 +417,7 @@ def _method_legend(figure: Figure, panels: Sequence[Axes], counts: Mapping[str, 
     for name in handles:
         low, high = min(counts[name]), max(counts[name])
         runs = f"{low}" if low == high else f"{low} to {high}"
-        labels.append(name if high == 1 else f"{name} ({runs} runs)")
+        labels.append(_wrapped(name if high == 1 else f"{name} ({runs} runs)", 75))
     if len(panels) == 1 and 0 < len(labels) <= 8:
         panels[0].legend(handles.values(), labels, loc="best", fontsize=9)
     elif labels:
@@ -424,8 +428,7 @@ def _method_legend(figure: Figure, panels: Sequence[Axes], counts: Mapping[str, 
 
 def _width(labels: Sequence[str], columns: int) -> float:
     """About the inches that a legend takes."""
-    rows = -(-len(labels) // columns)
-    return sum(0.6 + 0.075 * max(map(len, labels[i : i + rows])) for i in range(0, len(labels), rows))
+    return sum(0.6 + 0.075 * max(map(len, column)) for column in np.array_split(labels, columns))
 
 
 def iterations(metrics: Sequence[Record]) -> list[Record]:
