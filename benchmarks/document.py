@@ -33,6 +33,7 @@ def write_page(results: Path, docs: Path) -> None:
         "timing": _timing,
         "batch_stepping": _batch_stepping,
         "many_results": _many_results,
+        "sweep_overhead": _sweep_overhead,
     }
     parts = [HEAD]
     for name, write in sections.items():
@@ -344,6 +345,19 @@ def _many_results(figures: dict[str, Any], into: Path) -> str:
             f"{figures['rows']} rows of a table: {total:.1f} s, of which reading {figures['reading_seconds']:.1f} s.\n",
         ]
     )
+
+
+def _sweep_overhead(figures: dict[str, Any], into: Path) -> str:
+    rows, sweep = figures["rows"], figures["rows"]["sweep"]
+    lines = [
+        [
+            name,
+            *(f"{row[k]:.1f} ({100 * (sweep[k] / row[k] - 1):+.1f} %)" for k in ("wall_seconds", "computing_seconds")),
+        ]
+        for name, row in rows.items()
+    ]
+    head = [f"{figures['runs']} runs on {figures['cores']} cores", "wall, s (the sweep beside it)", "computing, s"]
+    return "\n".join(["## What a sweep costs\n", _doc("sweep_overhead"), _table(head, lines)])
 
 
 def _doc(name: str) -> str:

@@ -1,7 +1,7 @@
 """What a run takes on one core, by method: the table that `rpsp sweep --dry-run` guesses from where nothing is measured.
 
 A short run on Hopper-v5 of one method for every belief and update there is, each in a process bound to one core, as a
-sweep does it. Written to the package as well: src/rpsp/experiments/speeds.json.
+sweep does it. `python -m benchmarks.speeds` writes src/rpsp/experiments/speeds.json.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from rpsp.experiments import sweeps
 from rpsp.experiments.methods import METHODS
@@ -19,7 +18,7 @@ from rpsp.experiments.runner import write_json
 TASK, ITERATIONS = "Hopper-v5", 9  # three of them refit, so that the median does not
 
 
-def main() -> dict[str, Any]:
+def main() -> None:
     methods = {f"{row.belief}, {row.update}": row.name for row in reversed(METHODS.values()) if row.name != "tabular"}
     sweep = sweeps.Sweep.of(
         {"tasks": [TASK], "methods": list(methods.values()), "iterations": ITERATIONS, "device": "cpu"}
@@ -45,4 +44,7 @@ def main() -> dict[str, Any]:
         "rows": rows,
     }
     write_json(Path(sweeps.__file__).with_name("speeds.json"), figures)
-    return figures
+
+
+if __name__ == "__main__":
+    main()

@@ -36,6 +36,15 @@ num_envs = {TINY["num_envs"]}
 IP = "127.0.0.2"  # Ray replaces 127.0.0.1 by an address that others could reach
 
 
+def compiled(folder: Path) -> dict[str, str]:
+    """Let processes share what they compile, as a user may on nodes."""
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+
+
 class Node:
     """A node of a Ray cluster, in a process group, a working directory and a temporary directory of its own."""
 
@@ -48,7 +57,7 @@ class Node:
             self.process = subprocess.Popen(
                 command,
                 cwd=folder,
-                env=os.environ | {"PYTHONPATH": str(HERE), "TMPDIR": str(folder)},
+                env=os.environ | compiled(folder.parent) | {"PYTHONPATH": str(HERE), "TMPDIR": str(folder)},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

@@ -349,5 +349,5 @@ def expected_speed(config: TrainConfig) -> Speed:
 
 @cache
 def speed_table() -> dict[str, Any]:
-    """What `python -m benchmarks speeds` measured."""
+    """What `python -m benchmarks.speeds` measured."""
     return read_json(Path(__file__).with_name("speeds.json"))
