@@ -316,6 +316,7 @@ def compare_command(config: configs.CompareConfig) -> None:
 
     say = _speaker(config.quiet)
     runs, doubts = read_results(config.directories)
+    _warn(doubts, config.quiet)  # before anything that may go wrong because of them
     found = compare(
         runs,
         config.metric,
@@ -324,20 +325,15 @@ def compare_command(config: configs.CompareConfig) -> None:
         smooth=config.smooth,
         select=config.select,
     )
-    warnings = [*doubts, *found.warnings]
+    _warn(found.warnings, config.quiet)
     if not config.quiet:
-        shown = warnings if len(warnings) <= MOST_WARNINGS else warnings[: MOST_WARNINGS - 1]
-        more = [f"… and {len(warnings) - len(shown)} more."] if len(shown) < len(warnings) else []
-        print(
-            *(f"warning: {warning}" for warning in [*shown, *more]), sep="\n", end="\n" * bool(shown), file=sys.stderr
-        )
         _print_comparison(found, config.threshold)
     content = {
         "runs": len(runs),
         "metric": config.metric,
         "rows": list(map(_known, found.rows)),
         "overall": list(map(_known, found.overall)),
-        "warnings": warnings,
+        "warnings": [*doubts, *found.warnings],
     }
     if config.table is not None:
         write_csv({name: [row[name] for row in content["rows"]] for name in content["rows"][0]}, config.table)
@@ -362,7 +358,15 @@ def _known(row: Any) -> dict[str, Any]:
     return {name: value if isinstance(value, str) or math.isfinite(value) else None for name, value in values}
 
 
-MOST_WARNINGS = 20  # that are printed; --json has them all
+def _warn(warnings: list[str], quiet: bool) -> None:
+    """Plain lines beside the output, not too many: --json has them all."""
+    shown = warnings[: MOST_WARNINGS - (len(warnings) > MOST_WARNINGS)]
+    more = [f"… and {len(warnings) - len(shown)} more."] if len(shown) < len(warnings) else []
+    for line in [] if quiet else [*shown, *more]:
+        print(f"warning: {line}", file=sys.stderr, flush=True)
+
+
+MOST_WARNINGS = 20
 
 
 def _print_comparison(found: Any, threshold: float | None) -> None:

@@ -202,6 +202,13 @@ def test_the_command_says_what_it_doubts_on_standard_error(tmp_path, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+def test_the_reason_why_there_is_nothing_is_told(tmp_path, capsys):
+    (write_run(tmp_path / "hurt", [1.0]) / "config.json").write_text("{")
+    with pytest.raises(SystemExit):
+        main(["compare", str(tmp_path)])
+    assert "is not JSON" in capsys.readouterr().err
+
+
 def test_labels_of_files_are_not_markup(tmp_path, capsys):
     run = write_run(tmp_path / "run", [1.0])
     text = (run / "config.json").read_text().replace('"Hopper-v5"', '"[bold]Hopper[/bold]\\u001b[2J"')

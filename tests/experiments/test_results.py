@@ -112,13 +112,14 @@ def test_lines_of_another_layout_are_read_as_json(tmp_path, layout):
     np.testing.assert_array_equal(result.steps, expected.steps)
 
 
-def test_finds_runs_at_any_depth_once_and_not_in_checkpoints(tmp_path):
+def test_finds_runs_at_any_depth_once_and_not_in_checkpoints(tmp_path, monkeypatch):
     for seed in range(3):
         write_run(tmp_path / f"sweep/fm2/s{seed}", [1.0], seed=seed)
     write_run(tmp_path / "sweep/fm2/s0/checkpoints/000001", [1.0], seed=8)
     write_run(tmp_path / "sweep/checkpoints/x", [1.0], seed=9)
     (tmp_path / "sweep/fm2/config.json").write_text("{}")  # the parent of several seeds has no metrics of its own
-    found, warnings = r.read_results([tmp_path, tmp_path / "sweep/fm2/s1", tmp_path])
+    monkeypatch.chdir(tmp_path)
+    found, warnings = r.read_results([tmp_path, "sweep/fm2/s1", "."])
     assert [result.seed for result in found] == [0, 1, 2] and warnings == []
     with pytest.raises(UsageError, match="'nowhere' does not exist"):
         r.read_results(["nowhere"])
@@ -260,9 +261,13 @@ def test_a_result_file_has_no_numbers_that_json_lacks(tmp_path):
     path = r.write_result(dataclasses.replace(whole, returns=np.array([np.nan, 2.0])), tmp_path)
     json.loads(path.read_text(), parse_constant=lambda constant: pytest.fail(constant))
     np.testing.assert_array_equal(r.read_result(path).returns, [np.nan, 2.0])
-    path.write_text(path.read_text().replace("[null,2.0]", "[1.0]"))
-    found, (warning,) = r.read_results([path])
-    assert found == [] and "its curves differ in length" in warning
+    text = path.read_text()
+    for damage in ("[1.0]", "[[1.0],[2.0]]", "3"):
+        path.write_text(text.replace("[null,2.0]", damage))
+        found, (warning,) = r.read_results([path])
+        assert found == [] and "is not the result" in warning
+    path.write_text("[" * 100_000)
+    assert len(r.read_results([path])[1]) == 1
 
 
 @pytest.fixture

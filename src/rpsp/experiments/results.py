@@ -190,7 +190,7 @@ def read_results(paths: Iterable[str | Path]) -> tuple[list[Result], list[str]]:
     A damaged run is left out. Of two runs of the same task, method and seed the longer is taken, on a tie the later.
     """
     results, warnings = [], []
-    for source in dict.fromkeys(_sources(paths)):
+    for source in {os.path.abspath(source): source for source in _sources(paths)}.values():
         try:
             results.append(read_result(source))
         except FileFormatError as error:
@@ -232,7 +232,7 @@ def read_result(source: Path) -> Result:
             failed, metrics = source / "failure.txt", source / "metrics.jsonl"
             failure = read_bytes(failed).decode(errors="replace").strip() if failed.exists() else ""
             curves, seconds = _read_metrics(read_bytes(metrics) if metrics.exists() else b"", metrics)
-        if len({len(curve) for curve in curves.values()}) > 1:
+        if {curve.shape for curve in curves.values()} != {(len(curves["returns"]),)}:
             raise ValueError("its curves differ in length")
         iterations = int(settings["iterations"])
         finished = len(curves["returns"]) >= iterations
@@ -249,7 +249,7 @@ def read_result(source: Path) -> Result:
             source=source,
             **curves,
         )
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise FileFormatError(f"{source}: is not the result of an `rpsp train` run ({what}).") from error
 
@@ -298,9 +298,10 @@ def _read_metrics(data: bytes, path: Path) -> tuple[dict[str, np.ndarray], float
     except ValueError:
         rows = [value for i, line in enumerate(body.splitlines(), 1 + bool(before)) for value in _parsed(line, path, i)]
     columns = dict(zip(_WANTED, np.array(rows, float).reshape(-1, len(_WANTED)).T, strict=True))
-    seconds = [value for name, value in before.items() if name.endswith("_seconds")]
-    seconds += (columns["samples"] / columns["steps_per_second"]).tolist()
-    return {curve: columns[name] for curve, name in CURVES.items()}, sum(seconds, 0.0)
+    began = sum((value for name, value in before.items() if name.endswith("_seconds")), 0.0)
+    speed = columns["steps_per_second"]
+    seconds = np.divide(columns["samples"], speed, out=np.zeros_like(speed), where=speed > 0).sum()
+    return {curve: columns[name] for curve, name in CURVES.items()}, began + float(seconds)
 
 
 def _parsed(line: bytes, path: Path, number: int) -> list[float]:
