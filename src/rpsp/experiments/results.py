@@ -119,7 +119,7 @@ def _label(settings: Mapping[str, Any], name: str, defaults: Mapping[str, Any], 
 
 def _printable(text: str) -> str:
     """In one line, without what would move a terminal's cursor: the text is of a file."""
-    return "".join(c if c.isprintable() else " " for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
 def _value(settings: Mapping[str, Any], name: str, defaults: Mapping[str, Any]) -> Any:
@@ -273,7 +273,7 @@ def _sources(paths: Iterable[str | Path]) -> Iterator[Path]:
 
 
 _WANTED: tuple[str, ...] = (
-    "mean_return", "samples", "total_samples", "persistence_error", "prediction_error", "steps_per_second",
+    "mean_return", "total_samples", "persistence_error", "prediction_error", "steps_per_second",
 )  # fmt: skip
 """What is read of an iteration, in the order in which `training` writes it."""
 _near = r"[^\n]*?".join(rf'"{name}": ([^,}}\s]+)' for name in _WANTED[:-1])
@@ -299,8 +299,11 @@ def _read_metrics(data: bytes, path: Path) -> tuple[dict[str, np.ndarray], float
         rows = [value for i, line in enumerate(body.splitlines(), 1 + bool(before)) for value in _parsed(line, path, i)]
     columns = dict(zip(_WANTED, np.array(rows, float).reshape(-1, len(_WANTED)).T, strict=True))
     began = sum((value for name, value in before.items() if name.endswith("_seconds")), 0.0)
-    speed = columns["steps_per_second"]
-    seconds = np.divide(columns["samples"], speed, out=np.zeros_like(speed), where=speed > 0).sum()
+    speed, steps = (
+        columns["steps_per_second"],
+        np.append(before.get("exploration_samples", 0), columns["total_samples"]),
+    )
+    seconds = np.divide(steps[1:] - steps[:-1], speed, out=np.zeros_like(speed), where=speed > 0).sum()
     return {curve: columns[name] for curve, name in CURVES.items()}, began + float(seconds)
 
 
