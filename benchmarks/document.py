@@ -342,7 +342,8 @@ def _many_results(figures: dict[str, Any], into: Path) -> str:
             "## Reading and comparing many results\n",
             _doc("many_results"),
             f"{figures['runs']:,} runs of {figures['iterations']} iterations, {figures['megabytes']:.0f} MB, to "
-            f"{figures['rows']} rows of a table: {total:.1f} s, of which reading {figures['reading_seconds']:.1f} s.\n",
+            f"{figures['rows']} rows of a table: {total:.1f} s, of which reading {figures['reading_seconds']:.1f} s; "
+            f"{figures['processor_seconds']:.1f} s of one processor.\n",
         ]
     )
 
