@@ -147,6 +147,8 @@ def test_a_comparison_draws_what_was_swept(tmp_path):
     paths = figures.draw_comparison(compare(runs, select=True), tmp_path)
     assert [path.name for path in paths] == ["learning.png", "prediction.png", "auc.png", "sweep_dimension.png"]
     assert all(path.stat().st_size > 5000 and path.with_suffix(".svg").exists() for path in paths)
+    odd = [result("mine:$\\frac$", s, task="a long name " * 9 + "$^$") for s in (0, 1)]
+    assert len(figures.draw_comparison(compare(odd), tmp_path)) == 3
 
 
 def test_fan_of_perfect_forecasts_is_the_truth():

@@ -381,8 +381,8 @@ def _notes(*notes: str) -> str:
 
 
 def _wrapped(label: str, width: int) -> str:
-    """A label in as many lines as it takes."""
-    return textwrap.fill(label, width, break_on_hyphens=False)
+    """A label in as many lines as it takes; a dollar in it is no formula."""
+    return textwrap.fill(label, width, break_on_hyphens=False).replace("$", r"\$")
 
 
 def _columns(panels: int) -> int:
