@@ -87,7 +87,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "the same task in other words": ({"tasks": ["Hopper-v5", {"env": "Hopper-v5", "obs_noise": 0.0}]},
                                      "the run Hopper-v5/fm2/s0 is there twice"),
     "only its length differs": ({"iterations": None, "tasks": [{"env": "Hopper-v5", "iterations": 3},
-                                {"env": "Hopper-v5", "iterations": 4}]}, "differs only in iterations"),
+                                {"env": "Hopper-v5", "iterations": 4}]}, "with a different iterations"),
     "empty methods": ({"methods": []}, "mine: methods: [] is not a list with something in it"),
     "an unknown method": ({"methods": ["fm3"]}, "method: 'fm3' is not one of"),
     "a method twice": ({"methods": ["fm2", "fm2"]}, "methods: 'fm2' is there twice"),

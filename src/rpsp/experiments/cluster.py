@@ -174,7 +174,8 @@ def unpack(directory: Path, parcel: Parcel) -> None:
         elif name != "results.json":
             write_bytes(directory / name, data)
     for name, parts in checkpoints.items():
-        files.write_checkpoint(name, parts)
+        if len(parts) == 2:  # else it was being removed as it was read
+            files.write_checkpoint(name, parts)
     if parcel.checkpoints:
         files.keep({int(name) for name in parcel.checkpoints})
     if "results.json" in parcel.files:

@@ -13,7 +13,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,19 +60,17 @@ def cores() -> list[int]:
 
 def run_here(jobs: Sequence[Job], workers: int | None = None) -> Generator[Beat, None, None]:
     """Do these runs, so many at a time: one a core unless told otherwise. Closing the iterator stops them, all saved."""
-    here, waiting, working = cores(), deque(jobs), {}
+    here, waiting, working = cores(), list(jobs), {}
     deadline = time.monotonic() + PATIENCE
     with tempfile.TemporaryDirectory(prefix="rpsp-compiled-") as compiled:
         try:
             while waiting or working:
-                for slot in range(workers or len(here)):
-                    for _ in range(len(waiting) * (slot not in working)):
-                        job = waiting.popleft()
+                for slot in set(range(workers or len(here))) - set(working):
+                    free = (job for job in waiting if time.monotonic() > deadline or not _held(job.directory))
+                    if (job := next(free, None)) is not None:
+                        waiting.remove(job)
                         begin(job)
-                        if time.monotonic() > deadline or not _held(job.directory):
-                            working[slot] = (job, Worker(job, compiled, here[slot % len(here)]))
-                            break
-                        waiting.append(job)
+                        working[slot] = (job, Worker(job, compiled, here[slot % len(here)]))
                 time.sleep(0.1)
                 ended = []
                 for slot, (job, worker) in list(working.items()):

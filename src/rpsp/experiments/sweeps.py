@@ -1,4 +1,4 @@
-"""Sweeps: tasks × methods × settings × seeds as data, and what of them is done, how long the rest will take.
+"""Sweeps: tasks × methods × settings × seeds as data; what of them is done, and how long the rest will take.
 
     tasks = ["Hopper-v5", {env = "Swimmer-v5", obs_noise = 0.1}]
     methods = ["fm2", {method = "rpsp-alt", dimension = 10}]
@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rpsp.errors import UsageError
+from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.config import (
     TrainConfig,
     check_names,
@@ -93,7 +93,9 @@ class Sweep:
             config = configured({**top, **task, **method, **chosen, "seed": seed}, where)
             place = _place(config, task, {**method, **chosen})
             if place in runs:
-                what = " and differs only in iterations" if runs[place] != config else ""
+                one, other = (flat_settings(dataclasses.asdict(c)) for c in (runs[place], config))
+                unlike = ", ".join(name for name in one if one[name] != other[name])
+                what = f", with a different {unlike}" if unlike else ""
                 raise UsageError(f"{where}the run {place} is there twice{what}; name every run once.")
             runs[place] = config
         return cls(name, tuple(PlannedRun(*run) for run in runs.items()))
@@ -260,8 +262,11 @@ def standing(job: Job) -> Standing:
     if initial and iterations:
         first, typical = _seconds(iterations[0]), statistics.median(map(_seconds, iterations))
         speed = Speed(_seconds(initial[0]) + max(0.0, first - typical), typical)  # the first iteration compiles
-    known = read_json(results) if results.exists() else {}
-    finished = len(iterations) == job.config.iterations == known.get("iterations")
+    try:
+        known = read_json(results).get("iterations")
+    except (FileFormatError, AttributeError):  # not there, or damaged, which the run itself will say
+        known = None
+    finished = len(iterations) == job.config.iterations == known
     last = iterations[-1]["mean_return"] if iterations else None
     return Standing(job, len(iterations), finished, bool(files.numbers()), speed, last)
 
