@@ -215,6 +215,17 @@ def test_the_rule_weights_its_losses_so() -> None:
         np.testing.assert_allclose(state.v[i], v, rtol=1e-5)
 
 
+def test_the_policy_may_go_further_than_the_filter() -> None:
+    agent, ends = gru_agent(), {}
+    for rate in (1.0, 10.0):
+        rule = vrpg(policy_rate=rate)
+        ends[rate] = rule.step(agent, rule.init(agent), batch_of(0))[0]
+    assert bits_equal(ends[1.0].filter, ends[10.0].filter)
+    way = {rate: jax.tree.map(lambda new, old: new - old, end.policy, agent.policy) for rate, end in ends.items()}
+    for near, far in zip(jax.tree.leaves(way[1.0]), jax.tree.leaves(way[10.0]), strict=True):
+        np.testing.assert_allclose(far, 10 * near, rtol=1e-3, atol=1e-6)
+
+
 def test_outliers_are_cut_before_they_are_remembered() -> None:
     """Usual norms 5 and 2, three times of which are allowed: 20 becomes 15, 1 stays; before the first, nothing is known."""
     gradients = jnp.asarray([[12.0, 16.0], [0.0, 1.0]])

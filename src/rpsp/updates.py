@@ -140,6 +140,8 @@ class VrpgSettings:
     """Each loss's gradient is cut to so many times its usual norm, and the joint one, of unit variance, to this norm."""
     select: Select = everything
     """Which parameters move."""
+    policy_rate: float = 1.0
+    """Ours, not the paper's: how many times as far as the filter's, measured by Adam's steps, the policy's parameters go."""
     max_kl: float | None = None
     """Ours, not the paper's: the most that filter and policy together may change in one step, as mean KL per sample."""
     backtracks: int = 10
@@ -166,6 +168,7 @@ def vrpg(
     truncate: int | None = None,
     max_norm: float = 3.0,
     select: Select = everything,
+    policy_rate: float = 1.0,
     max_kl: float | None = None,
 ) -> UpdateRule:
     """Adam on ∇L = α₁ ∇ℓ₁ + α₂ ∇ℓ₂, states recomputed so that gradients go through time; see `VrpgSettings`.
@@ -184,9 +187,10 @@ def vrpg(
         truncate,
         max_norm,
         select,
+        policy_rate,
         max_kl,
     )
-    for name in ("learning_rate", "max_norm", "max_kl", "truncate"):
+    for name in ("learning_rate", "max_norm", "policy_rate", "max_kl", "truncate"):
         if (value := getattr(settings, name)) is not None and not value > 0:
             raise UsageError(f"{name}={value}: must be greater than 0.")
     if not 0 < averaging_rate <= 1:
@@ -248,7 +252,8 @@ def _step(
     v = gradient_variance(state.v, gradients, settings.averaging_rate)
     alpha = jnp.asarray(list(weights.values())) * variance_weights(v)
     updates, adam = _adam(settings).update(alpha @ gradients, state.adam)
-    step = jnp.asarray(updates)
+    of_filter = ravel_pytree(moving.filter)[0].size  # these come first
+    step = jnp.asarray(updates) * jnp.where(jnp.arange(theta.size) < of_filter, 1.0, settings.policy_rate)
     finite = jnp.all(jnp.isfinite(jnp.concatenate([values, v, step])))
 
     def judge(theta: Vector) -> tuple[Array, Array]:

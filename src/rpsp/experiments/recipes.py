@@ -159,6 +159,7 @@ def _gradient_step(s: MethodSettings, select: Any) -> UpdateRule:
         discount=s.discount,
         truncate=s.truncate,
         select=select,
+        policy_rate=s.policy_rate,
         max_kl=s.filter_kl,
     )
 
