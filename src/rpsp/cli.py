@@ -29,6 +29,7 @@ COMMANDS = {
     "fit": configs.FitConfig,
     "inspect": configs.InspectConfig,
     "compare": configs.CompareConfig,
+    "paper": configs.PaperConfig,
     "report": configs.ReportConfig,
     "methods": configs.MethodsConfig,
     "doctor": configs.DoctorConfig,
@@ -179,10 +180,18 @@ def sweep_command(config: configs.SweepConfig) -> None:
 
     sweep = Sweep.read(config.file)
     out = Path("runs", sweep.name) if config.out is None else Path(config.out)
-    go_on = f"rpsp sweep {shlex.quote(config.file)}" + (
-        "" if config.out is None else f" --out {shlex.quote(config.out)}"
-    )
-    _print_json(config.json, run_sweep(sweep, out, config, go_on))
+    _print_json(config.json, run_sweep(sweep, out, config, _again(config, "sweep", config.file)))
+
+
+def _again(config: Any, *command: str) -> str:
+    """The command that goes on with what this one began: the flags that were given, but those that concern printing."""
+    words = ["rpsp", *command]
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name not in ("file", "figures", "json", "quiet", "dry_run") and value != field.default:
+            flag = "--" + field.name.replace("_", "-")
+            words += [flag] if value is True else [flag, str(value)]
+    return shlex.join(words)
 
 
 def run_sweep(sweep: Any, out: Path, config: Any, go_on: str) -> dict[str, Any]:
@@ -221,7 +230,10 @@ def run_sweep(sweep: Any, out: Path, config: Any, go_on: str) -> dict[str, Any]:
         with _sweep_view(standings, workers, config.quiet) as show:
             failed = sweeps.carry_out(waiting, out, backend, show)
     except KeyboardInterrupt as interrupt:
-        interrupt.add_note(f"all finished iterations are saved; go on with: {go_on}")
+        saved = "all finished iterations are saved"
+        if config.backend == "ray":
+            saved += " but those of the last seconds"
+        interrupt.add_note(f"{saved}; go on with: {go_on}")
         raise
     results["finished"] = len(jobs) - len(failed)
     results["failed"] = {name: failure.sentence for name, failure in failed.items()}
@@ -234,6 +246,95 @@ def run_sweep(sweep: Any, out: Path, config: Any, go_on: str) -> dict[str, Any]:
         raise error
     say(f"all {_runs(len(jobs))} are finished; compare them: rpsp compare {out}")
     return results
+
+
+def paper_command(config: configs.PaperConfig) -> None:
+    from rpsp.experiments import paper
+    from rpsp.experiments.results import read_results, write_result
+
+    out, listed = Path(config.out), config.list or not config.figures
+    names = list(paper.EXPERIMENTS) if listed else paper.find(config.figures)
+    plans = [paper.plan(name, config.seeds, config.scale, config.select) for name in names]
+    if listed:
+        _print_json(config.json, {"experiments": _list_experiments(plans, out, config)})
+        return
+    content: dict[str, Any] = {"directory": str(out)}
+    if not config.draw:
+        again = _again(config, "paper", *config.figures)
+        try:
+            content |= run_sweep(paper.together(plans), out, config, again)
+        finally:  # also of what is finished of an interrupted sweep
+            if config.results is not None and out.exists():
+                for result in read_results([out])[0]:
+                    if result.finished:
+                        write_result(result, config.results)
+    if config.dry_run:
+        _print_json(config.json, content)
+        return
+    sources = [path for path in (out, config.results) if path is not None and Path(path).exists()]
+    results, doubts = read_results(sources) if sources else ([], [])
+    _warn(doubts, config.quiet)
+    content["experiments"] = {plan.name: _show_experiment(plan, results, out, config) for plan in plans}
+    _print_json(config.json, content)
+
+
+def _list_experiments(plans: list[Any], out: Path, config: configs.PaperConfig) -> dict[str, Any]:
+    """A row for each: how many runs it has, how many are finished, how long the rest will take."""
+    from rpsp.experiments import paper, sweeps
+    from rpsp.experiments.runs import clock
+
+    backend = sweeps.open_backend(config.backend, config.jobs, config.address)
+    standings = {job.name: sweeps.standing(job) for job in sweeps.prepare(paper.together(plans), out)}
+    table, rows = _table("", "figure", "what it shows", "runs", "finished", "time left"), {}
+    for plan in plans:
+        own = [standings[run.place] for run in plan.runs]
+        seconds, _ = sweeps.remaining_seconds(own, backend[1])
+        rows[plan.name] = {
+            "about": plan.experiment.about,
+            "runs": len(own),
+            "finished": sum(each.finished for each in own),
+            "expected_seconds": round(seconds, 1),
+        }
+        table.add_row(
+            "ours" if plan.experiment.ours else "",
+            plan.name,
+            plan.experiment.about,
+            f"{len(own)}",
+            f"{rows[plan.name]['finished']}",
+            clock(seconds),
+        )
+    say = _speaker(config.quiet)
+    if not config.quiet:
+        _console().print(table)
+    total, _ = sweeps.remaining_seconds(list(standings.values()), backend[1])
+    say(
+        f"{_runs(len(standings))} in all, some of them in several figures: {clock(total)} on {backend[1]} cores; "
+        "begin with, say: rpsp paper c --seeds 3 --scale 0.1"
+    )
+    return rows
+
+
+def _show_experiment(plan: Any, results: list[Any], out: Path, config: configs.PaperConfig) -> dict[str, Any]:
+    """Print, draw and write what is finished of one experiment."""
+    from rpsp.experiments import paper
+    from rpsp.experiments.results import write_csv
+
+    say = _speaker(config.quiet)
+    runs = paper.finished(plan, results)
+    say(f"{plan.name}: {plan.experiment.about}; {len(runs)} of {_runs(len(plan.runs))} finished")
+    shown: dict[str, Any] = {"runs": len(plan.runs), "finished": len(runs)}
+    if not runs:
+        return shown
+    found = paper.judge(plan, runs)
+    _warn(found.warnings, config.quiet)
+    if not config.quiet:
+        _print_comparison(found, None)
+    rows, path = list(map(_known, found.rows)), out / "tables" / f"{plan.name}.csv"
+    write_csv({name: [row[name] for row in rows] for name in rows[0]}, path)
+    shown |= {"rows": rows, "table": str(path), "figures": list(map(str, paper.draw(plan, found, out / "figures")))}
+    for path in (shown["table"], *shown["figures"]):
+        say(f"wrote {path}")
+    return shown
 
 
 def _runs(number: int) -> str:
@@ -373,29 +474,18 @@ def _print_comparison(found: Any, threshold: float | None) -> None:
     """A table a task, then its tests; at last all tasks together."""
     from rich.text import Text
 
-    from rpsp.experiments.comparison import METRIC_NAMES
+    from rpsp.experiments.comparison import METRIC_NAMES, interval_text, row_texts
     from rpsp.experiments.runs import number
-
-    def interval(row: Any) -> str:
-        return f"{number(row.iqm)} [{number(row.iqm_low)}, {number(row.iqm_high)}]"
 
     console, metric = _console(), METRIC_NAMES[found.metric]
     reaching = [] if threshold is None else [f"steps to {threshold:g}"]
     for task in dict.fromkeys(row.task for row in found.rows):
         rows = [row for row in found.rows if row.task == task]
         console.print(Text(f"{task}: {rows[0].iterations} iterations; IQM of the {metric}"), style="bold")
-        table = _table("method", "seeds", "area under curve", "final return", "IQM, 95 %", *reaching)
+        table = _table(*row_texts(rows[0]), *reaching)
         for row in rows:
-            selected = f", selected from {row.selected_from}" if row.selected_from > 1 else ""
             never = "never" if row.reached == 0 else f"{number(row.steps_to_reach)} ({row.reached} of {row.seeds})"
-            table.add_row(
-                Text(row.method + selected),
-                f"{row.seeds}" + (f" ({row.unfinished} unfinished)" if row.unfinished else ""),
-                f"{number(row.area)} ± {number(row.area_error)}",
-                f"{number(row.final)} ± {number(row.final_error)}",
-                Text(interval(row)),
-                *([never] if reaching else []),
-            )
+            table.add_row(*map(Text, row_texts(row).values()), *([never] if reaching else []))
         console.print(table)
         if tested := [row for row in rows if row.against]:
             table = _table(f"{metric} against", "t", "degrees of freedom", "p", "p, Holm", "P(better)")
@@ -408,7 +498,7 @@ def _print_comparison(found: Any, threshold: float | None) -> None:
         console.print(Text(f"all tasks: {metric}, in each task from its worst run, 0, to its best, 1"), style="bold")
         table = _table("method", "runs", "IQM, 95 %")
         for row in found.overall:
-            table.add_row(Text(row.method), str(row.runs), Text(interval(row)))
+            table.add_row(Text(row.method), str(row.runs), Text(interval_text(row)))
         console.print(table)
 
 

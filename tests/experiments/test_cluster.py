@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_runs import HERE, TINY, checkpoints, cli, metrics, trained
+from test_runs import HERE, TINY, checkpoints, cli, contents, metrics, trained
 
+from rpsp.experiments.cluster import pack, unpack
+from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.sweeps import Sweep, prepare, standing
 
 pytest.importorskip("ray", reason="the extra `ray` is not installed")
@@ -155,6 +157,23 @@ def test_a_node_dies_and_its_run_goes_on_elsewhere(nodes: tuple[str, Node, Node]
 
 def lines(directory: Path) -> list[str]:
     return (directory / "metrics.jsonl").read_text().splitlines()
+
+
+def test_a_parcel_brings_a_directory_to_where_the_sender_is(tmp_path: Path) -> None:
+    here, there, sent = tmp_path / "here", tmp_path / "there", {}
+    trained(here, 2)
+    unpack(there, pack(here, sent))
+    assert contents(there).keys() == {name.replace(str(here), str(there)) for name in contents(here)}
+    before = checkpoints(there)
+    assert cli("resume", str(here), "--iterations", "6", "--quiet") == 0
+    parcel = pack(here, sent)
+    assert not before.keys() & parcel.files.keys() and "versions.json" not in parcel.files, "what was sent is not again"
+    half = {name: data for name, data in parcel.files.items() if name != "checkpoints/000005/manifest.json"}
+    unpack(there, parcel._replace(files=half))
+    assert RunDirectory(there).numbers() == [n for n in RunDirectory(here).numbers() if n != 5]
+    unpack(there, parcel)
+    assert checkpoints(there) == checkpoints(here) and metrics(there) == metrics(here)
+    assert pack(here, sent).files == {}
 
 
 def test_a_cluster_that_is_not_there_is_said(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import shutil
 import signal
 import socket
 import tempfile
@@ -20,7 +22,7 @@ from typing import Any, NamedTuple
 from rpsp.errors import RpspError, UsageError
 from rpsp.experiments.checkpoints import write_bytes
 from rpsp.experiments.config import TrainConfig
-from rpsp.experiments.pool import Beat, Job, Worker, begin, settle
+from rpsp.experiments.pool import Beat, Job, Worker, begin, held, settle
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.runner import versions, write_json
 
@@ -29,6 +31,8 @@ EVERY = 10.0
 """Seconds between two parcels, at least."""
 LOSSES = 3
 """A run that loses so many nodes in a row without finishing an iteration is given up."""
+STALE = 3600.0
+"""Seconds after which a directory in which nothing is at work was left by a task that was killed."""
 AHEAD = 500
 """Tasks that are handed to Ray at a time: more than there are cores, so that a cluster that can grow does."""
 
@@ -37,7 +41,7 @@ class Parcel(NamedTuple):
     """What has changed in a run directory since the last parcel."""
 
     files: dict[str, bytes]
-    checkpoints: list[str]
+    checkpoints: list[int]
     """All that there are now; others may go."""
     code: int | None = None
     """With which the process ended; None while it is at work."""
@@ -87,7 +91,8 @@ def run_there(jobs: Sequence[Job], workers: int | None = None) -> Generator[Beat
                 )
                 handed[stream] = job
             ended = []
-            for stream in ray.wait(list(handed), timeout=0.5)[0]:
+            time.sleep(0.1)  # and not in `wait`, which takes every signal for Ctrl-C
+            for stream in ray.wait(list(handed), num_returns=len(handed), timeout=0)[0]:
                 job, parcel = handed[stream], _receive(stream)
                 at_work.add(stream)
                 unpack(job.directory, parcel)
@@ -103,7 +108,7 @@ def run_there(jobs: Sequence[Job], workers: int | None = None) -> Generator[Beat
             yield Beat([job for stream, job in handed.items() if stream in at_work], ended)
     finally:
         for stream in handed:
-            ray.cancel(stream, force=True)
+            ray.cancel(stream)
 
 
 def _receive(stream: Any) -> Parcel:
@@ -122,6 +127,9 @@ def _receive(stream: Any) -> Parcel:
 
 def _train(place: str, config: TrainConfig, given: Parcel, every: float) -> Generator[Parcel, None, None]:
     """On a node: go on with a run from what is given, and send what changes."""
+    for left in Path(tempfile.gettempdir()).glob("rpsp-run-*"):
+        if left.stat().st_mtime < time.time() - STALE and not held(left / "run"):
+            shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="rpsp-run-") as folder:
         directory = Path(folder) / "run"
         unpack(directory, given)
@@ -148,21 +156,25 @@ def _train(place: str, config: TrainConfig, given: Parcel, every: float) -> Gene
 def pack(directory: Path, sent: dict[str, Any]) -> Parcel:
     """What is not in `sent` as it is now; it is added there. A process may be at work in the directory all the while."""
     files: dict[str, bytes] = {}
-    checkpoints = [p.name for p in directory.glob("checkpoints/*") if p.name.isdecimal()]
-    paths = [
-        p for p in directory.rglob("*") if not any(part.startswith(".") for part in p.relative_to(directory).parts)
-    ]
+    checkpoints = RunDirectory(directory).numbers()
+    paths = []
+    for folder, within, names in os.walk(directory):  # which does not mind what vanishes
+        within[:] = [name for name in within if not name.startswith(".")]
+        paths += [Path(folder, name) for name in names if not name.startswith(".")]
     # Checkpoints first: by the time that metrics are read, they know of all that these have done.
-    for path in sorted(paths, key=lambda p: p.parts[len(directory.parts)] != "checkpoints"):
-        name = path.relative_to(directory).as_posix()
+    for name, path in sorted(((p.relative_to(directory).as_posix(), p) for p in paths), key=_checkpoints_first):
         try:
             seen = path.stat()
-            if path.is_file() and sent.get(name) != (seen.st_mtime_ns, seen.st_size):
+            if sent.get(name) != (seen.st_mtime_ns, seen.st_size):
                 files[name] = path.read_bytes()
                 sent[name] = (seen.st_mtime_ns, seen.st_size)
         except FileNotFoundError:  # a checkpoint that was no longer needed
             continue
     return Parcel(files, checkpoints)
+
+
+def _checkpoints_first(item: tuple[str, Path]) -> bool:
+    return not item[0].startswith(CHECKPOINTS)
 
 
 def unpack(directory: Path, parcel: Parcel) -> None:
@@ -177,7 +189,7 @@ def unpack(directory: Path, parcel: Parcel) -> None:
         if len(parts) == 2:  # else it was being removed as it was read
             files.write_checkpoint(name, parts)
     if parcel.checkpoints:
-        files.keep({int(name) for name in parcel.checkpoints})
+        files.keep(parcel.checkpoints)
     if "results.json" in parcel.files:
         write_bytes(directory / "results.json", parcel.files["results.json"])
 

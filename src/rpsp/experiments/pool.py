@@ -66,7 +66,7 @@ def run_here(jobs: Sequence[Job], workers: int | None = None) -> Generator[Beat,
         try:
             while waiting or working:
                 for slot in set(range(workers or len(here))) - set(working):
-                    free = (job for job in waiting if time.monotonic() > deadline or not _held(job.directory))
+                    free = (job for job in waiting if time.monotonic() > deadline or not held(job.directory))
                     if (job := next(free, None)) is not None:
                         waiting.remove(job)
                         begin(job)
@@ -112,7 +112,7 @@ def settle(job: Job, code: int, said: str) -> Failure | None:
     return Failure(sentence, code if code > 0 else RpspError.exit_code)
 
 
-def _held(directory: Path) -> bool:
+def held(directory: Path) -> bool:
     """Whether another process is at work there."""
     from rpsp.experiments.run_directory import RunDirectory
 
