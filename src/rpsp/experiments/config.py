@@ -227,6 +227,40 @@ class SweepConfig:
 
 
 @dataclass(frozen=True)
+class PaperConfig:
+    """Do the paper's experiments, whole or in part; draw figures and tables of whatever is finished."""
+
+    figures: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FIGURE")] = ()
+    """By name, or all; without one they are listed: what is done, what is left, how long it will take."""
+    seeds: int = 10
+    """Of every method; the paper has 10."""
+    scale: float = 1.0
+    """The fraction of the paper's iterations to do; more can be done later. Marked on every figure."""
+    select: bool = False
+    """Run all candidates for a curve, as the paper does (d, step sizes, windows, units), and show the best."""
+    draw: bool = False
+    """Run nothing, only draw."""
+    out: str = "runs/paper"
+    """The directory of all runs; figures/ and tables/ go there too."""
+    results: str | None = None
+    """Also read results from this directory, and keep a small file there of every finished run."""
+    list: bool = False
+    """List the experiments, and do nothing else."""
+    dry_run: bool = False
+    """Only say how many runs there are, and how long they will take."""
+    jobs: int | None = None
+    """Runs at a time; one a core unless given."""
+    backend: Literal["local", "ray"] = "local"
+    """local: processes of this machine; ray: a cluster that Ray was started on (extra `ray`)."""
+    address: str | None = None
+    """Of the Ray cluster, as in 10.0.0.1:6379; the one that this machine belongs to unless given."""
+    json: bool = False
+    """Print one JSON object as the last line."""
+    quiet: bool = False
+    """Print nothing but errors (and the JSON object, if asked for)."""
+
+
+@dataclass(frozen=True)
 class MethodsConfig:
     """List the methods that can be trained."""
 
