@@ -259,22 +259,19 @@ def paper_command(config: configs.PaperConfig) -> None:
         _print_json(config.json, {"experiments": _list_experiments(plans, out, config)})
         return
     content: dict[str, Any] = {"directory": str(out)}
-    if not config.draw:
-        again = _again(config, "paper", *config.figures)
-        try:
-            content |= run_sweep(paper.together(plans), out, config, again)
-        finally:  # also of what is finished of an interrupted sweep
-            if config.results is not None and out.exists():
-                for result in read_results([out])[0]:
-                    if result.finished:
-                        write_result(result, config.results)
-    if config.dry_run:
-        _print_json(config.json, content)
-        return
-    sources = [path for path in (out, config.results) if path is not None and Path(path).exists()]
-    results, doubts = read_results(sources) if sources else ([], [])
-    _warn(doubts, config.quiet)
-    content["experiments"] = {plan.name: _show_experiment(plan, results, out, config) for plan in plans}
+    try:
+        if not config.draw:
+            content |= run_sweep(paper.together(plans), out, config, _again(config, "paper", *config.figures))
+    finally:  # also of what is finished of an interrupted sweep
+        if config.results is not None and out.exists():
+            for result in read_results([out])[0]:
+                if result.finished:
+                    write_result(result, config.results)
+    if not config.dry_run:
+        source = Path(config.results or out)
+        results, doubts = read_results([source]) if source.exists() else ([], [])
+        _warn(doubts, config.quiet)
+        content["experiments"] = {plan.name: _show_experiment(plan, results, out, config) for plan in plans}
     _print_json(config.json, content)
 
 
@@ -503,12 +500,17 @@ def _print_comparison(found: Any, threshold: float | None) -> None:
 
 
 def report_command(config: configs.ReportConfig) -> None:
-    from rpsp.experiments.report import write_report
+    from rpsp.experiments.report import watch_report, write_report
 
     configs.import_plugin(config.plugin)
-    path = write_report(config.directories, config.out)
-    _speaker(config.quiet)(f"wrote {path}")
-    _print_json(config.json, {"directories": list(config.directories), "report": str(path)})
+    say = _speaker(config.quiet)
+    if config.watch:
+        path, results = watch_report(config.directories, config.out, config.every, say)
+    else:
+        path, results = write_report(config.directories, config.out)
+        say(f"wrote {path}")
+    counts = {"runs": len(results), "finished": sum(r.finished for r in results)}
+    _print_json(config.json, {"directories": list(config.directories), "report": str(path), **counts})
 
 
 def watch_command(config: configs.WatchConfig) -> None:

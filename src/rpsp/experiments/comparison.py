@@ -13,6 +13,7 @@ import numpy as np
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments import statistics
 from rpsp.experiments.results import Result
+from rpsp.experiments.runs import number
 
 Metric = Literal["auc", "final"]
 METRICS: dict[Metric, Callable[[np.ndarray], statistics.Numbers]] = {
@@ -58,6 +59,22 @@ class Row:
     """The probability that a run of this method beats one of the other."""
 
 
+def interval_text(row: Row | Overall) -> str:
+    """The interquartile mean with its interval, as tables have it."""
+    return f"{number(row.iqm)} [{number(row.iqm_low)}, {number(row.iqm_high)}]"
+
+
+def row_texts(row: Row) -> dict[str, str]:
+    """What a table says of a method on a task, by its columns."""
+    return {
+        "method": row.method + (f", selected from {row.selected_from}" if row.selected_from > 1 else ""),
+        "seeds": f"{row.seeds}" + (f" ({row.unfinished} unfinished)" if row.unfinished else ""),
+        "area under curve": f"{number(row.area)} ± {number(row.area_error)}",
+        "final return": f"{number(row.final)} ± {number(row.final_error)}",
+        "IQM, 95 %": interval_text(row),
+    }
+
+
 @dataclass(frozen=True)
 class Overall:
     """A method over all tasks, each task's metric scaled so that its worst run is 0 and its best 1."""
@@ -93,12 +110,15 @@ def compare(
     threshold: float | None = None,
     smooth: int = 1,
     select: bool = False,
+    family: Callable[[str], str] | None = None,
 ) -> Comparison:
     """Compare the methods of every task by their runs.
 
     `against` names the method that the others are tested against, unless given the one of the largest area under the
-    curve. With `select`, of the variants of a method only the one of the largest mean area under the curve stays.
+    curve. With `select`, of the variants of a method only the one of the largest mean area under the curve stays;
+    `family` says what a method's label is a variant of, unless given its base method.
     """
+    family = family or base_method
     if threshold is not None and not np.isfinite(threshold):
         raise UsageError(f"threshold: {threshold} is not a finite number.")
     if smooth < 1:
@@ -112,7 +132,7 @@ def compare(
         tasks[result.task][result.method].append(result)
     rows, compared, known = [], {}, False
     for task, methods in tasks.items():
-        compared[task], candidates = _selected(methods) if select else (dict(methods), {})
+        compared[task], candidates = _selected(methods, family) if select else (dict(methods), {})
         described = [
             _describe(runs, metric, threshold, smooth, candidates.get(name, 1)) for name, runs in compared[task].items()
         ]
@@ -128,7 +148,7 @@ def compare(
         names = sorted({row.method for row in rows})
         raise UsageError(f"against: {against!r} is not one of the methods here: {'; '.join(names)}.")
     chosen = [result for methods in compared.values() for runs in methods.values() for result in runs]
-    return Comparison(metric, kept, chosen, rows, _overall(compared, metric, select), warnings)
+    return Comparison(metric, kept, chosen, rows, _overall(compared, metric, family if select else str), warnings)
 
 
 def base_method(label: str) -> str:
@@ -164,6 +184,14 @@ def comparable(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
     return kept, warnings
 
 
+def mean_curve(runs: Sequence[Result], name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Environment steps, the mean of a curve over runs, and its standard error; as far as the shortest run goes."""
+    length = min(len(run.returns) for run in runs)
+    steps = np.mean([run.steps[:length] for run in runs], axis=0)
+    mean, error = statistics.mean_and_error(np.stack([getattr(run, name)[:length] for run in runs]))
+    return steps, np.asarray(mean), np.asarray(error)
+
+
 def _returns(runs: Sequence[Result]) -> np.ndarray:
     return np.stack([run.returns for run in runs])
 
@@ -173,11 +201,13 @@ def metric_values(runs: Sequence[Result], metric: Metric) -> np.ndarray:
     return np.asarray(METRICS[metric](_returns(runs)))
 
 
-def _selected(methods: dict[str, list[Result]]) -> tuple[dict[str, list[Result]], dict[str, int]]:
+def _selected(
+    methods: dict[str, list[Result]], family: Callable[[str], str]
+) -> tuple[dict[str, list[Result]], dict[str, int]]:
     """The best variant of every method, and from how many."""
     variants: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
     for label, runs in methods.items():
-        variants[base_method(label)][label] = _returns(runs)
+        variants[family(label)][label] = _returns(runs)
     best = [statistics.select_best(curves) for curves in variants.values()]
     return {name: methods[name] for name, _ in best}, dict(best)
 
@@ -239,13 +269,13 @@ def _tested(rows: list[Row], methods: dict[str, list[Result]], metric: Metric, r
     return [tested.get(row.method, row) for row in rows]
 
 
-def _overall(tasks: dict[str, dict[str, list[Result]]], metric: Metric, select: bool) -> list[Overall]:
+def _overall(tasks: dict[str, dict[str, list[Result]]], metric: Metric, family: Callable[[str], str]) -> list[Overall]:
     """The methods that every task has, by their interquartile mean; runs are resampled within tasks."""
     if len(tasks) < 2:
         return []
     scores: dict[str, list[np.ndarray]] = defaultdict(list)
     for methods in tasks.values():
-        values = {(base_method(n) if select else n): metric_values(runs, metric) for n, runs in methods.items()}
+        values = {family(name): metric_values(runs, metric) for name, runs in methods.items()}
         every = np.concatenate(list(values.values()))
         spread = float(np.ptp(every)) or 1.0
         for name, own in values.items():

@@ -243,7 +243,7 @@ class PaperConfig:
     out: str = "runs/paper"
     """The directory of all runs; figures/ and tables/ go there too."""
     results: str | None = None
-    """Also read results from this directory, and keep a small file there of every finished run."""
+    """Keep a small file of every finished run in this directory, and draw from those."""
     list: bool = False
     """List the experiments, and do nothing else."""
     dry_run: bool = False
@@ -278,12 +278,19 @@ class DoctorConfig:
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """Write one HTML page about some runs, finished or not: curves, what the belief expects, settings, versions."""
+    """Write one HTML page about runs, finished or not: what they came to, curves, failures, settings, versions.
+
+    Of one run, or of a few, it also shows what the belief expects.
+    """
 
     directories: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
-    """Run directories of `rpsp train`; the curves of several are drawn over each other."""
+    """Run directories, directories that hold them at any depth, as of a sweep, or result files."""
     out: str | None = None
     """The page; unless given, report.html in the run directory, or in the one that holds them all."""
+    watch: bool = False
+    """Write the page again and again while the runs go on, until all have ended; it loads itself again."""
+    every: float = 5.0
+    """Seconds between two writings, with --watch."""
     plugin: str | None = None
     """A module to import first: one that registers environments or makes classes readable."""
     json: bool = False

@@ -24,7 +24,7 @@ from matplotlib.ticker import EngFormatter
 from rpsp.errors import StorageError, UsageError
 from rpsp.evaluation import compiled_forecast
 from rpsp.experiments.agents import TrainedAgent
-from rpsp.experiments.comparison import METRIC_NAMES, Comparison, Metric, Row, base_method, metric_values
+from rpsp.experiments.comparison import METRIC_NAMES, Comparison, Metric, Row, base_method, mean_curve, metric_values
 from rpsp.experiments.models import PredictiveStateModel
 from rpsp.experiments.results import Result, method_label, slug, task_label, varying, word
 from rpsp.experiments.runs import number
@@ -199,20 +199,18 @@ def prediction_over_training(results: Sequence[Result], title: str = "", note: s
 
 def _over_training(results: Sequence[Result], curves: Sequence[str], what: str, title: str, note: str) -> Figure:
     """Curves over environment steps, the first in the method's own line, any other thin and without a band."""
-    tasks = _grouped(results, lambda r: r.task)
+    tasks = grouped(results, lambda r: r.task)
     looks = styles(r.method for r in results)
     figure, panels = _panels(list(tasks), title, note)
     counts: dict[str, set[int]] = {}
     for axes, runs in zip(panels, tasks.values(), strict=False):
-        for method, same in _grouped(runs, lambda r: r.method).items():
-            length = min(len(run.returns) for run in same)
-            if length == 0:
+        for method, same in grouped(runs, lambda r: r.method).items():
+            if not all(len(run.returns) for run in same):
                 continue
             counts.setdefault(method, set()).add(len(same))
-            x = np.mean([run.steps[:length] for run in same], axis=0)
             colour, dash = looks[method]
             for i, name in enumerate(curves):
-                mean, error = mean_and_error(np.stack([getattr(run, name)[:length] for run in same]))
+                x, mean, error = mean_curve(same, name)
                 if i > 0:
                     axes.plot(x, mean, color=colour, lw=0.8)
                     continue
@@ -231,7 +229,7 @@ def _over_training(results: Sequence[Result], curves: Sequence[str], what: str, 
 
 def bars(rows: Sequence[Row], metric: Metric = "auc", title: str = "", note: str = "") -> Figure:
     """What every method came to, a panel a task, with standard errors; stars tell what differs from the reference."""
-    tasks = _grouped(rows, lambda row: row.task)
+    tasks = grouped(rows, lambda row: row.task)
     looks = styles(row.method for row in rows)
     tested = any(row.against for row in rows)
     stars = "*, **, ***: p < 0.05, 0.01, 0.001 against ◆ (Welch, Holm)" if tested else ""
@@ -278,7 +276,7 @@ def sweep(
         task = task_label(_without(result, settings))
         return task if len(settings) == 1 else f"{task}: {method(result)}"
 
-    groups = _grouped(results, panel)
+    groups = grouped(results, panel)
     figure, panels = _panels(list(groups), title, note)
     ticks = [_in_order(r.settings.get(name) for r in results) for name in settings]
     looks, counts = styles(map(method, results)), {}
@@ -291,7 +289,7 @@ def sweep(
             axes.set_ylabel(settings[1])
             figure.colorbar(image, ax=axes, label=METRIC_NAMES[metric], format=EngFormatter(sep=""))
             continue
-        for name, same in _grouped(runs, method).items():
+        for name, same in grouped(runs, method).items():
             cells = _cells(same, settings)
             places = [i for i, tick in enumerate(ticks[0]) if (tick,) in cells]
             found = [mean_and_error(metric_values(cells[(ticks[0][i],)], metric)) for i in places]
@@ -329,7 +327,7 @@ def _heat_map(axes: Axes, ticks: Sequence[Sequence[str]], cells: Cells, metric: 
 
 
 def _cells(runs: Sequence[Result], settings: Sequence[str]) -> Cells:
-    cells = _grouped(runs, lambda r: tuple(word(r.settings.get(name)) for name in settings))
+    cells = grouped(runs, lambda r: tuple(word(r.settings.get(name)) for name in settings))
     for same in cells.values():
         if others := varying(same):
             raise UsageError(f"settings: the runs differ in {', '.join(others)} as well as in {', '.join(settings)}.")
@@ -351,7 +349,7 @@ def draw_comparison(found: Comparison, directory: str | Path, note: str = "") ->
         found.metric: bars(found.rows, found.metric, note=note),
     }
     swept: dict[tuple[str, ...], list[Result]] = {}
-    for runs in _grouped(found.candidates, lambda r: (r.settings["env"], r.settings["method"])).values():
+    for runs in grouped(found.candidates, lambda r: (r.settings["env"], r.settings["method"])).values():
         swept.setdefault(tuple(varying(runs)), []).extend(runs)
     for names, runs in swept.items():
         if len(names) in (1, 2):
@@ -359,7 +357,7 @@ def draw_comparison(found: Comparison, directory: str | Path, note: str = "") ->
     return [save(figure, Path(directory), name) for name, figure in drawn.items()]
 
 
-def _grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     """Items by a key, both in the order in which they come."""
     groups: dict[K, list[T]] = {}
     for item in items:
@@ -403,10 +401,11 @@ def _panels(names: Sequence[str], title: str, note: str, height: float = 3.4) ->
         axes.set_title(_wrapped(title if n == 1 and title else name, 60 if n == 1 else 40), loc="left")
     if n > 1:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    room = 0.25 / figure.get_figheight() if note else 0.0
+    note = textwrap.fill(note, int(14 * figure.get_figwidth()))  # so many letters of small print are an inch
+    room = (0.1 + 0.15 * (1 + note.count("\n"))) / figure.get_figheight() if note else 0.0
     figure.set_layout_engine("constrained", rect=(0, room, 1, 1 - room), wspace=0.06)
     if note:
-        figure.text(0.99, 0.2 * room, note, ha="right", va="bottom", fontsize=8, color="0.4")
+        figure.text(0.99, 0.03 / figure.get_figheight(), note, ha="right", va="bottom", fontsize=8, color="0.4")
     return figure, panels[:n]
 
 

@@ -1,22 +1,19 @@
-"""Run directories to one HTML page that needs nothing else: no network, no fonts, no libraries. Never trains.
+"""Runs to one HTML page that needs nothing else: no network, no fonts, no libraries. Never trains.
 
-Charts are SVG that is stretched to the page, their labels HTML that is not: readable on a wall and on a phone. The script
-reads the numbers it shows off the curves themselves. Whatever comes from a file is escaped.
+A run alone gets its facts, its curves, forecasts of its belief and its video. Of several the page shows what `rpsp compare`
+says of them, mean curves task by task, what failed, and where settings and versions differ.
 """
 
 from __future__ import annotations
 
 import base64
-import dataclasses
 import math
 import os
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from pathlib import Path
-from string import Template
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -24,123 +21,359 @@ import numpy as np
 from rpsp.errors import FileFormatError, RpspError, UsageError
 from rpsp.experiments.agents import load
 from rpsp.experiments.checkpoints import read_bytes, write_bytes
+from rpsp.experiments.comparison import Comparison, comparable, compare, interval_text, mean_curve, row_texts
 from rpsp.experiments.config import TrainConfig
-from rpsp.experiments.figures import COLOURS, CYCLE, SOLID, Fan, Style, agent_fan, iterations, refits, style
-from rpsp.experiments.run_directory import RunDirectory
+from rpsp.experiments.figures import COLOURS, CYCLE, Fan, Style, agent_fan, grouped, iterations, refits, style, styles
+from rpsp.experiments.pool import held
+from rpsp.experiments.report_page import (
+    Cell,
+    Line,
+    Scale,
+    across,
+    area,
+    chart,
+    folded,
+    frame,
+    swatch,
+    table,
+    toggle,
+    up,
+)
+from rpsp.experiments.results import Result, read_results
+from rpsp.experiments.run_directory import LOCK, RunDirectory
 from rpsp.experiments.runner import read_json
 from rpsp.experiments.runs import clock, number, read_config, summary
 from rpsp.features import OneHot
 from rpsp.training import Record
 
-DETAILED = 4  # of how many runs the forecasts and the video are shown
+DETAILED = 4  # runs of which forecasts and videos are shown; of more none are, for each takes seconds
+SHOWN_SINGLES = 12  # runs of a task that are drawn behind their means at once
+MOST_SINGLES = 200  # runs of a task that are drawn at all
+MOST_POINTS = 250  # of a curve
+MOST_LISTED = 10  # sentences, or runs, that are listed unfolded
 MOST_PANELS = 12  # of the dimensions of an observation
 EMBEDDED = 4_000_000  # bytes of video that the page carries itself
 VIDEOS = {".gif": "image/gif", ".mp4": "video/mp4", ".webm": "video/webm"}
 
 
-def write_report(directories: Sequence[str | Path], out: str | Path | None = None) -> Path:
-    """Write the page of some runs to `out`, or to report.html in the innermost directory that holds them all."""
+def write_report(
+    directories: Sequence[str | Path],
+    out: str | Path | None = None,
+    *,
+    detailed: bool = True,
+    refresh: float | None = None,
+) -> tuple[Path, list[Result]]:
+    """Write the page of all runs in and under these directories; where it is, and what they came to.
+
+    Unless `out` says where, it is report.html in the innermost directory that holds them all. What takes seconds, the
+    forecasts, is only there if `detailed`. With `refresh` the page loads itself again after so many seconds.
+    """
     if not directories:
         raise UsageError("directories: none is given; name the run directories, as in `rpsp report runs/demo`.")
-    found = [FoundRun.read(own) for directory in directories for own in _runs_in(Path(directory))]
-    common = os.path.commonpath([Path(directory).absolute() for directory in directories])
-    path = _near(Path(common)) / "report.html" if out is None else Path(out)
+    path = _beside(directories) if out is None else Path(out)
     if path.is_dir():
         raise UsageError(f"out: {str(path)!r} is a directory; give the name of the page, as in report.html.")
-    write_bytes(path, page(found, path.parent).encode())
-    return path
+    results, doubts = read_results(directories)
+    if not results:
+        why = " ".join(doubts) or "no run of `rpsp train` is there that has come past its initialisation."
+        raise FileFormatError(f"{', '.join(map(str, directories))}: {why}")
+    write_bytes(path, page(results, doubts, path.parent, detailed, refresh).encode())
+    return path, results
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What there is to show
-# ---------------------------------------------------------------------------------------------------------------------
+def watch_report(
+    directories: Sequence[str | Path], out: str | Path | None, every: float, say: Callable[[str], None]
+) -> tuple[Path, list[Result]]:
+    """Write the page again and again, until every run has ended and nothing is at work in the directories."""
+    if not 0.1 <= every < math.inf:
+        raise UsageError(f"every: {every:g} is not a number of seconds ≥ 0.1.")
 
+    def now(words: str) -> None:
+        say(f"{time.strftime('%H:%M:%S')}  {words}")
 
-@dataclass(frozen=True, eq=False)
-class FoundRun:
-    """What the files of a run say."""
-
-    directory: Path
-    config: TrainConfig
-    metrics: list[Record]
-    results: dict[str, Any]
-    versions: dict[str, Any]
-    command: str
-
-    @staticmethod
-    def read(directory: Path) -> FoundRun:
-        config = read_config(directory)
-        metrics = RunDirectory(directory).metrics()
+    try:
+        while True:
+            ended = False
+            try:
+                path, results = write_report(directories, out, detailed=False, refresh=every)
+                finished, failed = sum(r.finished for r in results), sum(bool(r.failure) for r in results)
+                now(f"wrote {path}: {finished} of {len(results)} runs finished" + f", {failed} failed" * bool(failed))
+                ended = finished + failed == len(results) and not _at_work(directories, results)
+            except FileFormatError as error:
+                now(f"nothing to show yet: {error}")
+            if ended:
+                return write_report(directories, out)
+            time.sleep(every)
+    except KeyboardInterrupt as interrupt:
         try:
-            results = summary(config, directory, metrics)
-        except (KeyError, TypeError) as error:
-            raise FileFormatError(f"{directory / 'metrics.jsonl'}: is not of an `rpsp train` run ({error}).") from error
-        known = _optional(directory / "results.json")
-        if isinstance(evaluation := known.get("evaluation"), dict):
-            results["evaluation"] = evaluation
-        command = directory / "command.txt"
-        return FoundRun(
-            directory,
-            config,
-            metrics,
-            results,
-            _optional(directory / "versions.json"),
-            read_bytes(command).decode(errors="replace").strip() if command.exists() else "",
-        )
-
-    @property
-    def records(self) -> list[Record]:
-        return iterations(self.metrics)
-
-    @property
-    def seconds(self) -> float:
-        """Time spent, over all the processes that worked on it."""
-        return sum((v for r in self.metrics for name, v in r.items() if name.endswith("_seconds")), 0.0)
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """The row of the summary table."""
-        results, wanted = self.results, self.config.iterations
-        done = results["iterations"]
-        evaluation = results.get("evaluation", {})
-        return {
-            "environment": str(results["env"]),
-            "method": results["method"],
-            "seed": str(results["seed"]),
-            "iterations": f"{done}" if done == wanted else f"{done} of {wanted}, unfinished",
-            "evaluation": f"{number(evaluation.get('mean_return'))} ± {number(evaluation.get('std_return'))}"
-            if evaluation
-            else "–",
-            "final return": number(results["final_return"]),
-            "best return": number(results["best_return"]),
-            "area under curve": number(results["area_under_curve"]),
-            "environment steps": f"{results['samples']:,}",
-            "time": clock(self.seconds),
-            "dropped episodes": f"{results['dropped_episodes']:,}",
-            "skipped steps": f"{results['skipped_steps']:,.0f}",
-        }
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Every setting by its flat name, those that only concern printing left out."""
-        flat = dataclasses.asdict(self.config)
-        flat |= flat.pop("sensors") | flat.pop("settings")
-        return {name: value for name, value in flat.items() if name not in ("json", "quiet", "out", "seeds", "config")}
+            path, _ = write_report(directories, out, detailed=False)  # one that does not load itself again
+            interrupt.add_note(f"{path} shows how far the runs are.")
+        except RpspError:
+            interrupt.add_note("there was nothing to show yet.")
+        raise
 
 
-def _runs_in(directory: Path) -> list[Path]:
-    """The directory itself, or those in it where it holds the runs of several seeds."""
-    within = sorted(path.parent for path in directory.glob("*/config.json"))
-    if within:
-        return within
-    if not (directory / "config.json").is_file():
-        raise FileFormatError(f"{directory}: holds no config.json; give a run directory of `rpsp train`.")
-    return [directory]
+def _at_work(directories: Sequence[str | Path], results: Sequence[Result]) -> bool:
+    """Whether a process holds one of the directories, or one between them and the runs, as a sweep does."""
+    places = {Path(directory) for directory in directories}
+    for result in results:
+        above = [result.source, *result.source.parents]
+        places.update(above[: next((i for i, path in enumerate(above) if path in places), 0)])
+    return any(held(place) for place in places if (place / LOCK).exists())
 
 
-def _near(path: Path) -> Path:
-    """The path as one would type it here."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+def _beside(directories: Sequence[str | Path]) -> Path:
+    """report.html in the innermost directory that holds all of these, as one would type it here."""
+    inside = [Path(path).absolute().parent if Path(path).is_file() else Path(path).absolute() for path in directories]
+    common = Path(os.path.commonpath(inside)) / "report.html"
+    return common.relative_to(Path.cwd()) if common.is_relative_to(Path.cwd()) else common
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The page
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def page(results: list[Result], doubts: list[str], beside: Path, detailed: bool, refresh: float | None = None) -> str:
+    """The whole page; links are relative to the directory `beside`."""
+    alone = len(results) == 1 and results[0].source.is_dir()
+    title, lead, parts = _one_run(results[0], doubts) if alone else _many_runs(results, doubts)
+    if refresh is not None:
+        lead += f"<br>As of {time.strftime('%H:%M:%S')}; loads itself again every {refresh:g} s."
+    runs = [result for result in results if result.source.is_dir()]
+    if 0 < len(runs) <= DETAILED:
+        parts.append(f'<h2>What the belief expects</h2><p class="note">{EXPECTS if detailed else LATER}</p>')
+        for run in runs if detailed else []:
+            heading = "" if alone else f"<h3>{escape(_run_name(run))}</h3>"
+            parts.append(f"{heading}{_belief(run.source)}{_episode(run.source, beside)}")
+    parts.append(_differences("Settings", results, "settings", "what was asked for, and what was filled in"))
+    parts.append(_differences("Versions", results, "versions", "bits are promised within one set of them"))
+    command = results[0].source / "command.txt"
+    if alone and command.exists():
+        made = escape(read_bytes(command).decode(errors="replace").strip())
+        parts.append(f'<p class="note">Made by <code>{made}</code></p>')
+    return frame(title, lead, "\n".join(filter(None, parts)), refresh)
+
+
+def _warnings(sentences: Sequence[str]) -> str:
+    if not sentences:
+        return ""
+    lines = [f"<p>{escape(sentence)}</p>" for sentence in sentences]
+    if more := lines[MOST_LISTED:]:
+        lines[MOST_LISTED:] = [folded(f"{len(more)} more", "", "".join(more))]
+    return f'<div class="warnings" role="note">{"".join(lines)}</div>'
+
+
+def _run_name(result: Result) -> str:
+    return f"{result.task}, {result.method}, seed {result.seed}"
+
+
+UNSHOWN = {"json", "quiet", "out", "seeds", "config"}  # settings that tell nothing about a run
+LABELS = {"env", "method", "seed"}  # settings by which runs are named
+
+
+def _differences(title: str, results: Sequence[Result], what: str, about: str) -> str:
+    """Settings, or versions: those in common once, the others as columns."""
+    groups = grouped(results, lambda r: (r.task, r.method))
+    names = list(dict.fromkeys(name for result in results for name in getattr(result, what) if name not in UNSHOWN))
+    values = {name: [_plain(getattr(result, what).get(name)) for result in results] for name in names}
+    common = [[name, values[name][0]] for name in names if len(set(values[name])) == 1]
+    unlike = [name for name in names if len(set(values[name])) > 1 and name not in LABELS]
+    body = table(("name", "value"), common, kind="pairs") if common else ""
+    if unlike:
+        rows = [
+            [*group, *(" · ".join(dict.fromkeys(_plain(getattr(r, what).get(name)) for r in runs)) for name in unlike)]
+            for group, runs in groups.items()
+        ]
+        body = f"<h3>Different</h3>{table(('task', 'method', *unlike), rows)}<h3>In common</h3>{body}"
+    return folded(title, about + (f"; {len(unlike)} not in common" if unlike else ""), body) if names else ""
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return "–"
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _column(records: Sequence[Record], name: str) -> list[float]:
+    values = (record.get(name) for record in records)
+    return [float(v) if isinstance(v, int | float) else math.nan for v in values]
+
+
+def _steps_axis(curves: Iterable[Sequence[float]]) -> Scale:
+    return Scale(0.0, max([1.0, *(step for steps in curves for step in steps if abs(step) < 1e300)]))
+
+
+STEPS = "environment steps, exploration included"
+ERROR = "one step ahead, squared, over variance; the pale line is persistence (nothing changes)"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Many runs
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _many_runs(results: list[Result], doubts: list[str]) -> tuple[str, str, list[str]]:
+    """Title, lead and body."""
+    tasks = grouped(results, lambda r: r.task)
+    looks = styles(result.method for result in results)
+    names = list(tasks) if len(tasks) < 4 else [f"{len(tasks)} tasks"]
+    failed = [result for result in results if result.failure]
+    begun = [result for result in results if len(result.returns) and not result.failure]
+    unfinished = [result for result in results if not result.finished and not result.failure]
+    kept, said = comparable(begun)
+    found = compare(kept) if kept else None
+    parts = [_warnings([*doubts, *said])]
+    for task, runs in tasks.items():
+        parts.append(f"<h2>{escape(task)}</h2>")
+        parts.append(_summary(task, found, begun, looks))
+        parts.append(_curves(task, runs, looks))
+    if found is not None and found.overall:
+        scaled = "The area under the curve, in each task from its worst run, 0, to its best, 1."
+        parts.append(f'<h2>All tasks</h2><p class="note">{scaled}</p>')
+        rows = [[_named(o.method, looks), str(o.runs), Cell(interval_text(o), o.iqm)] for o in found.overall]
+        parts.append(table(("method", "runs", "IQM, 95 %"), rows, True, "summary"))
+    parts.append(_runs("Failed", failed, ("why", lambda r: r.failure)))
+    parts.append(_runs("Unfinished", unfinished, ("directory", lambda r: str(r.source))))
+    finished = len(results) - len(failed) - len(unfinished)
+    told = [f"{finished} finished"] if finished else []
+    told += [
+        f'<a href="#{n}">{len(runs)} {n}</a>'
+        for n, runs in {"failed": failed, "unfinished": unfinished}.items()
+        if runs
+    ]
+    methods = ", ".join(looks) if len(looks) <= 6 else f"{len(looks)} methods"
+    lead = f"{', '.join(told)}. {escape(methods)}."
+    return f"{len(results)} run{'s' * (len(results) > 1)}: {', '.join(names)}", lead, parts
+
+
+def _named(method: str, looks: dict[str, Style]) -> Cell:
+    return Cell(method, mark=swatch(looks[method]))
+
+
+def _summary(task: str, found: Comparison | None, begun: Sequence[Result], looks: dict[str, Style]) -> str:
+    """What `rpsp compare` says of a task."""
+    rows = [row for row in found.rows if row.task == task] if found is not None else []
+    if not rows:
+        return '<p class="note">There is nothing to compare yet.</p>'
+    lines = []
+    for row in rows:
+        texts = row_texts(row)
+        seconds = float(np.mean([r.seconds for r in begun if (r.task, r.method) == (task, row.method)]))
+        sorted_by = row.seeds, row.area, row.final, row.iqm
+        cells = [Cell(text, value) for text, value in zip(list(texts.values())[1:], sorted_by, strict=True)]
+        lines.append([_named(row.method, looks), *cells, Cell(clock(seconds), seconds)])
+    return (
+        f'<p class="note">Over {rows[0].iterations} iterations; mean ± standard error over seeds; IQM of the area under the '
+        "curve.</p>" + table((*row_texts(rows[0]), "time a run"), lines, True, "summary")
+    )
+
+
+def _curves(task: str, results: Sequence[Result], looks: dict[str, Style]) -> str:
+    """Mean curves of the methods, and single runs behind them."""
+    begun = [result for result in results if len(result.returns)]
+    if not begun:
+        return ""
+    methods = list(grouped(begun, lambda r: r.method))
+    usable = grouped((r for r in begun if not r.failure and np.isfinite(r.returns).all()), lambda r: r.method)
+
+    def line(method: str, name: str, x: Any, y: Any, **more: Any) -> Line:
+        return Line(name, methods.index(method), looks[method], _thinned(x), _thinned(y), **more)
+
+    singles = []
+    if len(begun) <= MOST_SINGLES and len(begun) > sum(len(runs) == 1 for runs in usable.values()):
+        singles = [line(r.method, f"{r.method}, seed {r.seed}", r.steps, r.returns, kind="single") for r in begun]
+    means, errors = [], []
+    for method, runs in usable.items():
+        x, mean, error = mean_curve(runs, "returns")
+        means.append(line(method, method, x, mean, error=_thinned(error) if len(runs) > 1 else None))
+        for name, kind in (("persistence_errors", "faint"), ("prediction_errors", "line")):
+            x, mean, _ = mean_curve(runs, name)
+            errors.append(line(method, method + ", persistence" * (kind == "faint"), x, mean, kind=kind))
+    x = _steps_axis(line.x for line in [*singles, *means])
+    stride = max(_stride(len(result.returns)) for result in begun)
+    thinned = f"; one iteration in {stride} is drawn" if stride > 1 else ""
+    returns = chart(
+        "Return",
+        [*singles, *means],
+        x,
+        Scale.around(v for line in [*singles, *means] for v in line.y),
+        note=f"mean over an iteration’s episodes; the lines are means over seeds, the bands their standard error{thinned}",
+        label=STEPS,
+        kind="wide",
+    )
+    y = Scale.around((v for line in errors for v in line.y), log=True)
+    prediction = chart("Prediction error", errors, x, y, note=f"{ERROR}{thinned}", label=STEPS) if errors else ""
+    buttons = [toggle(method, i, swatch(looks[method])) for i, method in enumerate(methods)]
+    few = len(begun) <= SHOWN_SINGLES
+    if singles:
+        buttons.append(toggle("single runs", pressed=few))
+    means_only = "" if few else " means"
+    return (
+        f'<section class="env{means_only}" data-task="{escape(task)}"><div class="legend">{"".join(buttons)}</div>'
+        f"{returns}{prediction}</section>"
+    )
+
+
+def _stride(length: int) -> int:
+    return -(-length // MOST_POINTS)
+
+
+def _thinned(values: np.ndarray) -> list[float]:
+    """So few of the values that a page of many curves opens at once: every n-th, and the last."""
+    stride = _stride(len(values))
+    return np.append(values[:-1:stride], values[-1:]).tolist()
+
+
+def _runs(title: str, results: Sequence[Result], last: tuple[str, Callable[[Result], str]]) -> str:
+    """Runs by name, and how far they are."""
+    if not results:
+        return ""
+    rows = [
+        [
+            r.task,
+            r.method,
+            Cell(str(r.seed), r.seed),
+            Cell(f"{len(r.returns)} of {r.iterations}", len(r.returns), _progress(len(r.returns), r.iterations)),
+            last[1](r),
+        ]
+        for r in results
+    ]
+    listed = table(("task", "method", "seed", "iterations", last[0]), rows, True, "runs")
+    count = f"{len(results)} run{'s' * (len(results) > 1)}"
+    shown = folded(title, count, listed, is_open=len(results) <= MOST_LISTED)
+    return f'<div id="{title.lower()}">{shown}</div>'
+
+
+def _progress(done: int, wanted: int) -> str:
+    return f'<progress value="{done}" max="{max(wanted, 1)}" aria-hidden="true"></progress>'
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A run alone
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _one_run(result: Result, doubts: list[str]) -> tuple[str, str, list[str]]:
+    """Title, lead and body."""
+    metrics = RunDirectory(result.source).metrics()
+    records, known = iterations(metrics), _optional(result.source / "results.json").get("evaluation")
+    evaluation = known if isinstance(known, dict) else {}
+    try:
+        facts = _facts(result, summary(read_config(result.source), result.source, metrics), evaluation)
+    except (KeyError, TypeError) as error:
+        raise FileFormatError(f"{result.source / 'metrics.jsonl'}: is not of an `rpsp train` run ({error}).") from error
+    done = f"{facts['environment steps']} environment steps"
+    done += f" in {facts['iterations']} iterations" if result.finished else f", {facts['iterations']}"
+    lead = escape(f"{done}.")
+    if evaluation:
+        how = "deterministic " if evaluation.get("deterministic") else ""
+        lead = escape(f"{done}; then {evaluation.get('episodes')} {how}episodes of evaluation: ")
+        lead += f"<b>{escape(facts['evaluation'])}</b>."
+    cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
+    failure = [f"Failed: {result.failure}"] if result.failure else []
+    parts = [_warnings([*failure, *doubts]), f'<dl class="facts">{cells}</dl>', _training(records, result.method)]
+    return f"{result.task}, {result.method}", lead, parts
 
 
 def _optional(path: Path) -> dict[str, Any]:
@@ -151,292 +384,71 @@ def _optional(path: Path) -> dict[str, Any]:
     return content
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Charts
-# ---------------------------------------------------------------------------------------------------------------------
+def _facts(result: Result, came_to: dict[str, Any], evaluation: dict[str, Any]) -> dict[str, str]:
+    done = len(result.returns)
+    return {
+        "seed": str(result.seed),
+        "iterations": f"{done}" if result.finished else f"{done} of {result.iterations}, unfinished",
+        "evaluation": f"{number(evaluation.get('mean_return'))} ± {number(evaluation.get('std_return'))}"
+        if evaluation
+        else "–",
+        "final return": number(came_to["final_return"]),
+        "best return": number(came_to["best_return"]),
+        "area under curve": number(came_to["area_under_curve"]),
+        "environment steps": f"{came_to['samples']:,}",
+        "time": clock(result.seconds),
+        "dropped episodes": f"{came_to['dropped_episodes']:,}",
+        "skipped steps": f"{came_to['skipped_steps']:,.0f}",
+    }
 
 
-class Scale(NamedTuple):
-    """One axis: from numbers to 0 … 1."""
+def _training(records: Sequence[Record], method: str) -> str:
+    """The curves of a run."""
+    if not records:
+        return '<p class="note">No iteration is finished yet.</p>'
+    steps, look = _column(records, "total_samples"), style(method)
 
-    low: float
-    high: float
-    log: bool = False
+    def line(name: str, word: str, own: Style = look, kind: str = "line", error: list[float] | None = None) -> Line:
+        return Line(word, 0, own, steps, _column(records, name), kind, error)
 
-    @staticmethod
-    def around(values: Iterable[float], log: bool = False, zero: bool = False) -> Scale:
-        """An axis that holds all of these that are finite; from zero on if told, or if that is not far away."""
-        finite = [v for v in values if math.isfinite(v) and (v > 0 or not log)] or [1.0 if log else 0.0]
-        low, high = min(finite), max(finite)
-        if log:
-            return Scale(low / 1.3, high * 1.3, True)
-        if zero or 0 < low < 0.4 * high:
-            low = min(low, 0.0)
-        margin = 0.04 * (high - low) or max(1e-9, 0.1 * abs(high)) or 1.0
-        return Scale(low if low == 0 else low - margin, high + margin)
-
-    def at(self, value: float) -> float:
-        return float(self.positions([value])[0])
-
-    def positions(self, values: Sequence[float]) -> np.ndarray:
-        """Where on the axis these lie; what cannot be drawn is not finite."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            low, high, at = (np.log(v) if self.log else np.asarray(v, float) for v in (self.low, self.high, values))
-            return (at - low) / (high - low)
-
-    def ticks(self) -> list[tuple[float, str]]:
-        """About five places on the axis, and what is written there."""
-        if self.log:
-            first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
-            powers = range(first, last + 1, max(1, -(-(last - first) // 5)))
-            if len(powers) > 1:
-                return [(self.at(10.0**p), f"10{str(p).translate(_SUPERSCRIPT)}") for p in powers]
-            return [(self.at(v), f"{v:.2g}") for v in (self.low * 1.05, self.high / 1.05)]
-        raw = (self.high - self.low) / 5
-        power = 10.0 ** math.floor(math.log10(raw))
-        step = next(power * m for m in (1, 2, 5, 10) if power * m >= raw)
-        values = [k * step for k in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
-        return [(self.at(v), _tick(v, step)) for v in values]
-
-
-_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-def _tick(value: float, step: float) -> str:
-    for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if step >= unit / 10 and abs(value) >= unit:
-            return f"{value / unit:g}{letter}"
-    decimals = max(0, -math.floor(math.log10(step)))
-    return f"{value:.{decimals}f}".replace("-", "−") if decimals <= 4 else f"{value:.1e}"
-
-
-class Line(NamedTuple):
-    """A curve of a chart."""
-
-    name: str
-    group: int
-    """What it is shown and hidden with."""
-    style: Style
-    x: Sequence[float]
-    y: Sequence[float]
-    kind: str = "line"
-    """Its class in the style sheet."""
-
-
-def chart(
-    title: str,
-    lines: Sequence[Line],
-    x: Scale,
-    y: Scale,
-    *,
-    note: str = "",
-    label: str = "",
-    marks: str = "",
-    kind: str = "",
-) -> str:
-    """One chart: curves over marks that lie beneath them."""
-    across, up = x.ticks(), y.ticks()
-    grid = "".join(f'<path class="grid" d="M0 {_y(at)}H1000"/>' for at, _ in up)
-    curves = "".join(_curve(line, x, y) for line in lines)
-    left = "".join(f'<span style="top:{100 - 100 * at:.2f}%">{escape(text)}</span>' for at, text in up)
-    below = "".join(f'<span style="left:{100 * at:.2f}%">{escape(text)}</span>' for at, text in across)
-    data = f'data-x="{x.low:g} {x.high:g} {x.log:d}" data-y="{y.low!r} {y.high!r} {y.log:d}"'
-    return (
-        f'<figure class="chart {kind}"><figcaption><b>{escape(title)}</b> {escape(note)}</figcaption>'
-        f'<div class="plot" {data}><div class="left">{left}</div>'
-        f'<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img" aria-label="{escape(title)}">'
-        f'{grid}{marks}{curves}</svg><div class="below">{below}</div></div>'
-        f'<div class="label">{escape(label)}</div></figure>'
-    )
-
-
-def _curve(line: Line, x: Scale, y: Scale) -> str:
-    dash = "".join(f"{2.2 * length:g} " for length in line.style.dash).strip()
-    dashed = f' stroke-dasharray="{dash}"' if dash else ""
-    return (
-        f'<path class="{line.kind}" data-name="{escape(line.name)}" data-group="{line.group}" '
-        f'style="--c:{line.style.colour}"{dashed} d="{_path(line.x, line.y, x, y)}"/>'
-    )
-
-
-def _path(xs: Sequence[float], ys: Sequence[float], x: Scale, y: Scale) -> str:
-    """The points, joined where they are neighbours and can be drawn."""
-    points = np.stack([x.positions(xs), 1 - y.positions(ys)], axis=1)
-    drawn = np.asarray(np.isfinite(points).all(axis=1))
-    first = drawn & ~np.append(False, drawn[:-1])
-    rounded = np.round(1000 * np.clip(points[drawn], -9, 9), 1).tolist()
-    pens = np.where(first, "M", "L")[drawn].tolist()
-    return "".join(f"{pen}{across:g} {up:g}" for pen, (across, up) in zip(pens, rounded, strict=True))
-
-
-def _area(
-    xs: Sequence[float], lower: Sequence[float], upper: Sequence[float], x: Scale, y: Scale, colour: str, kind: str
-) -> str:
-    if not np.isfinite([*lower, *upper]).all():
-        return ""
-    path = _path([*xs, *reversed(xs)], [*lower, *reversed(upper)], x, y)
-    return f'<path class="{kind}" style="--c:{colour}" d="{path}Z"/>' if path else ""
-
-
-def _x(at: float) -> str:
-    return f"{1000 * min(max(at, -9.0), 9.0):.1f}".removesuffix(".0")
-
-
-def _y(at: float) -> str:
-    return f"{1000 - 1000 * min(max(at, -9.0), 9.0):.1f}".removesuffix(".0")
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The parts of the page
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def page(runs: list[FoundRun], beside: Path) -> str:
-    """The whole page; links are relative to the directory `beside`."""
-    alone = len(runs) == 1
-    names = sorted({str(run.config.env) for run in runs})
-    title = f"{names[0]}, {runs[0].config.method}" if alone else f"{len(runs)} runs: {', '.join(names)}"
-    parts = [_headline(runs[0]) if alone else _summary_table(runs)]
-    for env in names:
-        parts.append(_training(env, [run for run in runs if str(run.config.env) == env], alone))
-    few = f" Shown for the first {DETAILED} runs." if len(runs) > DETAILED else ""
-    parts.append(f'<h2>What the belief expects</h2><p class="note">{EXPECTS}{few}</p>')
-    for run in runs[:DETAILED]:
-        heading = "" if alone else f"<h3>{escape(run.directory.name)}</h3>"
-        parts.append(f"{heading}{_belief(run)}{_episode(run, beside)}")
-    parts.append(_table("Settings", [run.settings for run in runs], "what was asked for, and what was filled in"))
-    parts.append(_table("Versions", [run.versions for run in runs], "bits are promised within one set of them"))
-    if alone and runs[0].command:
-        parts.append(f"<p class=note>Made by <code>{escape(runs[0].command)}</code></p>")
-    counts = Counter(run.config.method for run in runs)
-    lead = _lead(runs[0]) if alone else escape(", ".join(f"{n} × {method}" for method, n in counts.items()))
-    return PAGE.substitute(title=escape(title), lead=lead, body="\n".join(parts), style=CSS, script=SCRIPT)
-
-
-def _lead(run: FoundRun) -> str:
-    """The run in one sentence."""
-    facts, evaluation = run.facts, run.results.get("evaluation")
-    done = f"{facts['environment steps']} environment steps in {facts['iterations']} iterations"
-    if run.results["iterations"] != run.config.iterations:
-        done = f"{facts['environment steps']} environment steps, {facts['iterations']}"
-    if not evaluation:
-        return escape(f"{done}.")
-    how = "deterministic " if evaluation.get("deterministic") else ""
-    return escape(f"{done}; then {evaluation.get('episodes')} {how}episodes of evaluation: ") + (
-        f"<b>{escape(facts['evaluation'])}</b>."
-    )
-
-
-def _headline(run: FoundRun) -> str:
-    shown = [(name, value) for name, value in run.facts.items() if name not in ("environment", "method")]
-    cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in shown)
-    return f'<dl class="facts">{cells}</dl>'
-
-
-def _summary_table(runs: list[FoundRun]) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in runs[0].facts)
-    rows = "".join(
-        f'<tr title="{escape(str(run.directory))}">'
-        + "".join(f"<td>{escape(value)}</td>" for value in run.facts.values())
-        + "</tr>"
-        for run in runs
-    )
-    return f'<div class="scroll"><table class="summary"><tr>{head}</tr>{rows}</table></div>'
-
-
-def _training(env: str, runs: list[FoundRun], alone: bool) -> str:
-    """The curves of the runs in one environment."""
-    heading = "" if alone else f"<h2>{escape(env)}</h2>"
-    begun = [run for run in runs if run.records]
-    if not begun:
-        return f'{heading}<p class="note">No iteration is finished yet.</p>'
-    methods = list(dict.fromkeys(run.config.method for run in begun))
-    by_method = len(methods) > 1 or alone
-    keys = methods if by_method else [run.directory.name for run in begun]
-
-    def look(run: FoundRun) -> tuple[int, Style]:
-        i = keys.index(run.config.method if by_method else run.directory.name)
-        return i, style(keys[i], i) if by_method else Style(CYCLE[i % len(CYCLE)], SOLID)
-
-    def lines(name: str, kind: str = "line", word: str = "") -> list[Line]:
-        return [
-            Line(
-                word if alone and word else run.directory.name + (f", {word}" if kind == "faint" else ""),
-                look(run)[0],
-                Style(COLOURS["persistence"]) if alone and kind == "faint" else look(run)[1],
-                _column(run.records, "total_samples"),
-                _column(run.records, name),
-                kind,
-            )
-            for run in begun
-        ]
-
-    x = Scale(0.0, max(max(_column(run.records, "total_samples")) for run in begun))
-    returns = lines("mean_return", word="mean return")
-    y = Scale.around(v for line in returns for v in line.y)
-    band = ""
-    if alone:
-        mean, spread = returns[0].y, _column(begun[0].records, "std_return")
-        lower, upper = ([m + sign * s for m, s in zip(mean, spread, strict=True)] for sign in (-1, 1))
-        band = _area(returns[0].x, lower, upper, x, y, returns[0].style.colour, "band")
+    x = _steps_axis([steps])
+    returns = line("mean_return", "mean return", error=_column(records, "std_return"))
     learning = chart(
         "Return",
-        returns,
+        [returns],
         x,
-        y,
-        marks=band,
-        note="mean over an iteration’s episodes, as the agent explored"
-        + ("; the band is their standard deviation" if alone else ""),
-        label="environment steps, exploration included",
+        Scale.around(returns.y),
+        note="mean over an iteration’s episodes, as the agent explored; the band is their standard deviation",
+        label=STEPS,
         kind="wide",
     )
-    errors = [*lines("persistence_error", "faint", "persistence"), *lines("prediction_error", word="the belief")]
-    y = Scale.around((v for line in errors for v in line.y), log=True)
-    refitted = "".join(
-        f'<path class="refit" d="M{_x(x.at(at))} 0V1000"/>' for run in begun[:1] if alone for at in refits(run.records)
-    )
+    persistence = line("persistence_error", "persistence", Style(COLOURS["persistence"]), "faint")
+    errors = [persistence, line("prediction_error", "the belief")]
+    refitted = "".join(f'<path class="refit" d="M{across(x.at(at))} 0V1000"/>' for at in refits(records))
     prediction = chart(
         "Prediction error",
         errors,
         x,
-        y,
+        Scale.around((v for line in errors for v in line.y), log=True),
         marks=refitted,
-        note="one step ahead, squared, over variance; the pale line is persistence (nothing changes)"
-        + ("; grey: the belief was refitted" if refitted else ""),
+        note=ERROR + ("; grey: the belief was refitted" if refitted else ""),
         label="environment steps",
     )
-    moved = lines("whole_kl", word="KL")
+    moved = line("whole_kl", "KL")
     kl = chart(
         "Policy change",
-        moved,
+        [moved],
         x,
-        Scale.around((v for line in moved for v in line.y), zero=True),
+        Scale.around(moved.y, zero=True),
         note="KL of filter and policy together, old to new, in one iteration",
         label="environment steps",
     )
-    legend = "" if alone else _legend([(key, look(run)[1]) for key, run in _firsts(keys, begun, by_method)])
-    return f'<section class="env">{heading}{legend}{learning}<div class="two">{prediction}{kl}</div></section>'
+    return f'{learning}<div class="two">{prediction}{kl}</div>'
 
 
-def _firsts(keys: list[str], runs: list[FoundRun], by_method: bool) -> list[tuple[str, FoundRun]]:
-    """Every entry of the legend with a run that belongs to it."""
-    return [(key, next(r for r in runs if key == (r.config.method if by_method else r.directory.name))) for key in keys]
-
-
-def _legend(entries: list[tuple[str, Style]]) -> str:
-    buttons = "".join(
-        f'<button type="button" aria-pressed="true" data-group="{i}" style="--c:{look.colour}">'
-        f'<svg viewBox="0 0 24 6"><path class="line" d="M0 3H24" '
-        f'stroke-dasharray="{" ".join(f"{2 * d:g}" for d in look.dash)}"/></svg>{escape(name)}</button>'
-        for i, (name, look) in enumerate(entries)
-    )
-    return f'<div class="legend">{buttons}</div>'
-
-
-def _column(records: Sequence[Record], name: str) -> list[float]:
-    values = (record.get(name) for record in records)
-    return [float(v) if isinstance(v, int | float) else math.nan for v in values]
-
+# ---------------------------------------------------------------------------------------------------------------------
+# What the belief of a run expects, and its video
+# ---------------------------------------------------------------------------------------------------------------------
 
 EXPECTS = (
     "From each dot on the belief sees nothing more and says, given the actions, what the next readings will be (coloured). "
@@ -444,26 +456,30 @@ EXPECTS = (
 )
 
 
-def _belief(run: FoundRun) -> str:
+LATER = "This is shown once the runs have ended, and by <code>rpsp report</code> without <code>--watch</code>."
+
+
+def _belief(directory: Path) -> str:
     """Forecasts of the last checkpoint's belief in an episode of its own, against what happened."""
     try:
-        found, symbols = _forecasts(run)
+        config = read_config(directory)
+        found, symbols = _forecasts(directory, config.settings.future or 5)
     except RpspError as error:
         return f'<p class="note">No forecasts: {escape(str(error))}</p>'
     if symbols:
         return f'<div class="two">{_symbol_panel(found)}</div>'
-    names = observation_names(run.config, found.truth.shape[1])
-    colour = style(run.config.method).colour
+    names = observation_names(config, found.truth.shape[1])
+    colour = style(config.method).colour
     panels = "".join(_fan_panel(found, dim, name, colour) for dim, name in enumerate(names[:MOST_PANELS]))
     return f'<div class="two">{panels}</div>'
 
 
-def _forecasts(run: FoundRun) -> tuple[Fan, bool]:
+def _forecasts(directory: Path, horizon: int) -> tuple[Fan, bool]:
     """Forecasts in the middle of an episode, and whether they are of symbols."""
-    agent = load(run.directory)
+    agent = load(directory)
     # With the noise of training, without which little happens; as far ahead as a state is fitted to predict.
     episodes = agent.evaluate(5, deterministic=False).episodes
-    found = agent_fan(agent, episodes, run.config.settings.future or 5)
+    found = agent_fan(agent, episodes, horizon)
     middle = max(0, (len(found.truth) - found.length) // 2)
     return found._replace(first=middle), isinstance(agent.scaling, OneHot)
 
@@ -481,11 +497,11 @@ def _fan_panel(fan: Fan, dim: int, name: str, colour: str) -> str:
         centre = np.append(truth[t], fan.predicted[t, :, dim])
         for low, high, kind in ((0, 3, "band"), (1, 2, "band inner")):
             lower, upper = ((centre + np.append(0, fan.bands[i, :, dim])).tolist() for i in (low, high))
-            marks.append(_area(ahead, lower, upper, x, y, colour, kind))
+            marks.append(area(ahead, lower, upper, x, y, colour, kind))
         steps += [*ahead, math.nan]
         expected += [*centre.tolist(), math.nan]
     dots = "".join(
-        f'<path class="dot" style="--c:{colour}" d="M{_x(x.at(float(t)))} {_y(y.at(float(truth[t])))}h0"/>'
+        f'<path class="dot" style="--c:{colour}" d="M{across(x.at(float(t)))} {up(y.at(float(truth[t])))}h0"/>'
         for t in fan.moments
     )
     lines = [
@@ -535,9 +551,9 @@ def observation_names(config: TrainConfig, count: int) -> list[str]:
     return [known[i] if i < len(known) else f"observation {i}" for i in indices][:count]
 
 
-def _episode(run: FoundRun, beside: Path) -> str:
-    """The newest video of the run."""
-    files = [f for f in run.directory.glob("video/*") if f.suffix in VIDEOS and f.is_file()]
+def _episode(directory: Path, beside: Path) -> str:
+    """The newest video of a run."""
+    files = [f for f in directory.glob("video/*") if f.suffix in VIDEOS and f.is_file()]
     if not files:
         return ""
     file = max(files, key=lambda f: f.stat().st_mtime)
@@ -549,189 +565,3 @@ def _episode(run: FoundRun, beside: Path) -> str:
     if kind.startswith("image"):
         return f'<img class="video" alt="an episode of the trained agent" src="{data}">'
     return f'<video class="video" controls autoplay muted loop playsinline src="{data}"></video>'
-
-
-def _table(title: str, columns: list[dict[str, Any]], about: str) -> str:
-    """Names and values, folded away; where runs differ, all of the values."""
-    names = list(dict.fromkeys(name for column in columns for name in column))
-    rows = []
-    for name in names:
-        values = list(dict.fromkeys(_plain(column.get(name)) for column in columns))
-        mixed = ' class="mixed"' if len(values) > 1 else ""
-        rows.append(f"<tr{mixed}><th>{escape(name)}</th><td>{escape(' · '.join(values))}</td></tr>")
-    if not rows:
-        return ""
-    table = f"<table>{''.join(rows)}</table>"
-    return f"<details><summary><b>{escape(title)}</b> {escape(about)}</summary>{table}</details>"
-
-
-def _plain(value: Any) -> str:
-    if value is None:
-        return "–"
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The page
-# ---------------------------------------------------------------------------------------------------------------------
-
-PAGE = Template("""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; media-src data:">
-<title>$title</title>
-<style>$style</style>
-</head>
-<body>
-<main>
-<header><h1>$title</h1><p class="lead">$lead</p></header>
-$body
-</main>
-<script>$script</script>
-</body>
-</html>
-""")
-
-CSS = """
-:root { color-scheme: light dark; --paper: #fff; --card: #f6f7f9; --ink: #16191d; --quiet: #626a75; --hair: #dfe3e8;
-  --lift: 0%; }
-@media (prefers-color-scheme: dark) {
-  :root { --paper: #101318; --card: #191d24; --ink: #e8ebef; --quiet: #98a1ad; --hair: #2b313a; --lift: 34%; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--paper); color: var(--ink);
-  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }
-main { max-width: 66rem; margin: 0 auto; padding: 2.2rem 1.2rem 4rem; }
-h1 { font-size: 1.9rem; line-height: 1.2; letter-spacing: -.015em; margin: 0; overflow-wrap: anywhere; }
-h3 { font-size: 1rem; margin: 1.2rem 0 .5rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.2rem; margin: 2.2rem 0 .4rem; overflow-wrap: anywhere; }
-.lead { font-size: 1.1rem; color: var(--quiet); margin: .4rem 0 1.6rem; }
-.lead b { color: var(--ink); }
-.note { color: var(--quiet); margin: .2rem 0 1rem; overflow-wrap: anywhere; }
-.facts { display: grid; grid-template-columns: repeat(auto-fill, minmax(10.5rem, 1fr)); gap: .7rem; margin: 0 0 1.6rem; }
-.facts div { background: var(--card); border-radius: .6rem; padding: .6rem .8rem; }
-.facts dt { color: var(--quiet); font-size: .82rem; }
-.facts dd { margin: 0; font-size: 1.1rem; font-weight: 600; overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .3rem .9rem .3rem 0; border-bottom: 1px solid var(--hair); vertical-align: top; }
-th { color: var(--quiet); font-weight: 500; }
-.summary th { vertical-align: bottom; }
-.summary td { white-space: nowrap; }
-details { margin-top: 1rem; background: var(--card); border-radius: .6rem; padding: .7rem 1rem; }
-details table { margin-top: .6rem; width: 100%; }
-details td { overflow-wrap: anywhere; }
-summary { cursor: pointer; color: var(--quiet); }
-summary b { color: var(--ink); }
-.mixed td { font-weight: 600; }
-code { font-size: .9em; overflow-wrap: anywhere; }
-.two { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(24rem, 100%), 1fr)); gap: 1rem; }
-.chart { background: var(--card); border-radius: .6rem; margin: 0 0 1rem; padding: .8rem 1rem .6rem; min-width: 0;
-  display: flex; flex-direction: column; }
-.two .chart { margin: 0; }
-figcaption { font-size: .9rem; color: var(--quiet); margin-bottom: .7rem; flex: 1; }
-figcaption b { color: var(--ink); margin-right: .35rem; }
-.plot { position: relative; height: 13rem; margin-left: 3.1rem; touch-action: pan-y; }
-.wide .plot { height: 19rem; }
-.low .plot { height: 8.5rem; }
-.plot svg { display: block; width: 100%; height: 100%; overflow: hidden; border-bottom: 1px solid var(--quiet); }
-.plot span { position: absolute; font-size: .78rem; color: var(--quiet); white-space: nowrap; line-height: 1;
-  font-variant-numeric: tabular-nums; }
-.left span { right: calc(100% + .5rem); transform: translateY(-50%); }
-.below span { top: calc(100% + .45rem); transform: translateX(-50%); }
-.label { font-size: .78rem; color: var(--quiet); text-align: center; margin: 1.45rem 0 0 3.1rem; line-height: 1.2; }
-path { fill: none; vector-effect: non-scaling-stroke; stroke-linejoin: round; }
-.grid { stroke: var(--hair); }
-.line, .faint, .ahead, .dot { stroke: color-mix(in srgb, var(--c), #fff var(--lift)); }
-.line { stroke-width: 2.2px; }
-.faint { stroke-width: 1.6px; opacity: .65; }
-.ahead { stroke-width: 4.5px; opacity: .75; }
-.truth { stroke: var(--ink); stroke-width: 1.5px; }
-.refit { stroke: var(--quiet); opacity: .35; }
-.band { fill: color-mix(in srgb, var(--c), #fff var(--lift)); stroke: none; opacity: .15; }
-.band.inner { opacity: .22; }
-.dot { stroke-width: 8px; stroke-linecap: round; }
-.hidden { display: none; }
-.rule { position: absolute; top: 0; bottom: 0; width: 1px; background: var(--quiet); opacity: .6; pointer-events: none; }
-.tip { position: absolute; top: .3rem; z-index: 1; pointer-events: none; background: var(--paper); font-size: .8rem;
-  border: 1px solid var(--hair); border-radius: .4rem; padding: .3rem .55rem; box-shadow: 0 2px 10px #0003;
-  white-space: nowrap; font-variant-numeric: tabular-nums; }
-.tip div { display: flex; justify-content: space-between; gap: .9rem; }
-.tip div div { align-items: center; justify-content: flex-start; gap: 0; }
-.tip i { display: inline-block; width: .6rem; height: .6rem; border-radius: 50%; margin-right: .4rem;
-  background: color-mix(in srgb, var(--c), #fff var(--lift)); }
-.legend { display: flex; flex-wrap: wrap; gap: .5rem; margin: .6rem 0 1rem; }
-.legend button { font: inherit; font-size: .9rem; color: inherit; background: var(--card); border: 1px solid var(--hair);
-  border-radius: 2rem; padding: .25rem .8rem; cursor: pointer; display: flex; align-items: center; gap: .5rem; }
-.legend button[aria-pressed=false] { opacity: .45; text-decoration: line-through; }
-.legend svg { width: 24px; height: 6px; }
-.video { display: block; width: 100%; margin-top: 1rem; border-radius: .6rem; background: var(--card); }
-@media (max-width: 34rem) {
-  main { padding: 1.4rem .8rem 3rem; } h1 { font-size: 1.5rem; }
-  .facts { grid-template-columns: 1fr 1fr; gap: .5rem; } .wide .plot { height: 14rem; }
-  .chart { padding: .7rem .8rem .6rem .5rem; } }
-@media print { details { break-inside: avoid; } .chart { break-inside: avoid; } }
-"""
-
-SCRIPT = """
-'use strict';
-const number = v => Math.abs(v) >= 1e4 ? Math.round(v).toLocaleString('en') :
-  v !== 0 && Math.abs(v) < 1e-3 ? v.toExponential(1) : String(+v.toPrecision(4));
-const element = (parent, name, kind, text) => {
-  const made = parent.appendChild(document.createElement(name));
-  if (kind) made.className = kind;
-  if (text !== undefined) made.textContent = text;
-  return made;
-};
-for (const plot of document.querySelectorAll('.plot')) {
-  const value = (name, at) => {
-    const [low, high, log] = plot.dataset[name].split(' ').map(Number);
-    return log ? low * (high / low) ** at : low + (high - low) * at;
-  };
-  const curves = [...plot.querySelectorAll('path[data-name]')].map(path => {
-    const points = path.getAttribute('d').split(/[ML]/).slice(1).map(p => p.split(' ').map(Number));
-    return {path, points, reach: 12 + 500 / Math.max(1, points.length)};
-  }).filter(curve => curve.points.length);
-  if (!curves.length) continue;
-  const rule = element(plot, 'div', 'rule hidden'), tip = element(plot, 'div', 'tip hidden');
-  const leave = () => { rule.classList.add('hidden'); tip.classList.add('hidden'); };
-  const move = event => {
-    const box = plot.querySelector('svg').getBoundingClientRect();
-    const x = (event.clientX - box.left) / box.width * 1000, y = (event.clientY - box.top) / box.height * 1000;
-    const near = [];
-    for (const {path, points, reach} of curves) {
-      if (path.classList.contains('hidden')) continue;
-      const point = points.reduce((a, b) => Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a);
-      if (Math.abs(point[0] - x) <= reach) near.push({path, point});
-    }
-    if (!near.length) return leave();
-    near.sort((a, b) => Math.abs(a.point[1] - y) - Math.abs(b.point[1] - y));
-    const at = near[0].point[0];
-    tip.replaceChildren();
-    element(tip, 'div', '', plot.parentNode.querySelector('.label').textContent.split(',')[0] + ' ' +
-      number(Math.round(value('x', at / 1000))));
-    for (const {path, point} of near.slice(0, 8).sort((a, b) => a.point[1] - b.point[1])) {
-      const row = element(tip, 'div'), name = element(row, 'div');
-      element(name, 'i').style.setProperty('--c', getComputedStyle(path).getPropertyValue('--c'));
-      name.append(path.dataset.name);
-      element(row, 'b', '', number(value('y', 1 - point[1] / 1000)));
-    }
-    rule.style.left = at / 10 + '%';
-    tip.style.left = at < 500 ? 'calc(' + at / 10 + '% + .6rem)' : 'auto';
-    tip.style.right = at < 500 ? 'auto' : 'calc(' + (100 - at / 10) + '% + .6rem)';
-    rule.classList.remove('hidden'); tip.classList.remove('hidden');
-  };
-  plot.addEventListener('pointermove', move);
-  plot.addEventListener('pointerdown', move);
-  plot.addEventListener('pointerleave', leave);
-}
-for (const button of document.querySelectorAll('.legend button'))
-  button.addEventListener('click', () => {
-    const shown = button.getAttribute('aria-pressed') !== 'true';
-    button.setAttribute('aria-pressed', shown);
-    for (const path of button.closest('.env').querySelectorAll('.plot [data-group="' + button.dataset.group + '"]'))
-      path.classList.toggle('hidden', !shown);
-  });
-"""

@@ -1,0 +1,125 @@
+"""The paper's experiments: what is planned, what is drawn of what is finished, what is said of mistakes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rpsp.cli import main
+from rpsp.environments import TASKS
+from rpsp.errors import UsageError
+from rpsp.experiments import paper
+from rpsp.experiments.results import Result, flat_settings, method_label, task_label, write_result
+
+
+def test_every_figure_of_the_paper_is_there_and_every_plan_is_whole() -> None:
+    assert {*"abcdefgh", "noise", "optimisers", "finite-memory", "grus", "filter-regularisation"} <= {
+        *paper.EXPERIMENTS
+    }
+    for name, experiment in paper.EXPERIMENTS.items():
+        for select in (False, True):
+            plan = paper.plan(name, 2, select=select)
+            methods = {run.config.method for run in plan.runs}
+            assert {*experiment.methods} <= methods
+            assert {*plan.curve_of.values()} == {*experiment.curves, *experiment.methods}
+            for run in plan.runs:
+                assert method_label(flat_settings(dataclasses.asdict(run.config))) in plan.curve_of
+                assert run.config.env is not None and run.config.iterations == TASKS[run.config.env].iterations
+
+
+def test_the_candidates_are_the_papers() -> None:
+    runs = paper.plan("c", 1, select=True).runs
+    of = {curve: [r.config for r in runs if r.config.method.startswith(curve)] for curve in ("fm", "gru", "rpsp-alt")}
+    assert {c.method for c in of["fm"]} == {"fm1", "fm2", "fm5"}
+    assert {(c.method, c.settings.max_kl) for c in of["gru"]} == {
+        (f"gru{n}", kl) for n in (16, 32, 64, 128) for kl in (1e-2, 1e-3)
+    }
+    assert {c.settings.dimension or 20 for c in of["rpsp-alt"]} == {10, 20, 30}
+    assert {c.settings.plus_obs for c in of["rpsp-alt"]} == {0, 2}
+    assert {c.settings.learning_rate for c in of["rpsp-alt"]} == {1e-2, 1e-3}
+
+
+def test_shared_runs_are_done_once_and_the_first_seed_of_everything_first() -> None:
+    plans = [paper.plan(name, 3, scale=0.1) for name in ("c", "f", "h")]
+    sweep = paper.together(plans)
+    places = [run.place for run in sweep.runs]
+    assert len(places) == len({*places}) < sum(len(plan.runs) for plan in plans)
+    assert [run.config.seed for run in sweep.runs] == sorted(run.config.seed for run in sweep.runs)
+    assert all(run.config.iterations == 50 for run in plans[0].runs)
+
+
+def test_mistakes_are_said() -> None:
+    for arguments, said in (
+        ({"seeds": 0}, "seeds: 0"),
+        ({"seeds": 1, "scale": 0.0}, "scale: 0.0"),
+        ({"seeds": 1, "scale": 2.0}, "scale: 2.0"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            paper.plan("a", **arguments)
+    with pytest.raises(UsageError, match="figure: 'z' is not one of all, a, b"):
+        paper.find(["z"])
+    assert not any(paper.EXPERIMENTS[name].ours for name in paper.find(["all"]))
+
+
+def results_of(plan: paper.Plan, into: Path, rng: np.random.Generator, better: str) -> None:
+    """Made-up results of every run of a plan: those of one label are the best."""
+    for run in plan.runs:
+        settings = flat_settings(dataclasses.asdict(run.config))
+        n, method = run.config.iterations or 0, method_label(settings)
+        returns = rng.normal(10.0 + 5.0 * (method == better), 1.0, n)
+        curves = {"prediction_errors": np.full(n, 0.1), "persistence_errors": np.full(n, 0.2)}
+        steps = 2000.0 * np.arange(1, n + 1)
+        result = Result(
+            task_label(settings), method, run.config.seed, settings, {"rpsp": "1"}, steps, returns,
+            **curves, iterations=n, finished=True, failure="", seconds=1.0, source=into,
+        )  # fmt: skip
+        write_result(result, into)
+
+
+def test_what_is_finished_is_drawn_and_the_best_candidate_selected(tmp_path: Path, capsys: Any) -> None:
+    plan = paper.plan("a", 2, scale=0.05, select=True)
+    kept = tmp_path / "results"
+    results_of(plan, kept, np.random.default_rng(0), "fm5")
+    next(kept.glob("*fm1__s1*")).unlink()  # is not finished yet
+    flags = ["--seeds", "2", "--scale", "0.05", "--select", "--draw", "--results", str(kept)]
+    main(["paper", "a", *flags, "--out", str(tmp_path / "out"), "--json"])
+    printed = capsys.readouterr().out.splitlines()
+    shown = json.loads(printed[-1])["experiments"]["a"]
+    assert (shown["runs"], shown["finished"]) == (len(plan.runs), len(plan.runs) - 1)
+    best = shown["rows"][0]
+    assert (best["method"], best["selected_from"], best["seeds"], best["iterations"]) == ("fm5", 3, 2, 10)
+    assert len(shown["rows"]) == 4  # FM, GRU and two of RPSP
+    for file in (shown["table"], *shown["figures"]):
+        assert Path(file).stat().st_size > 100
+    svg = Path(shown["figures"][0]).with_suffix(".svg").read_text()
+    assert "<svg" in svg
+
+
+def test_a_shorter_run_does_not_count_and_a_longer_one_is_cut(tmp_path: Path) -> None:
+    from rpsp.experiments.results import read_results
+
+    results_of(paper.plan("a", 1, scale=0.1), tmp_path, np.random.default_rng(0), "fm2")
+    results, _ = read_results([tmp_path])
+    assert paper.finished(paper.plan("a", 1, scale=0.2), results) == []
+    cut = paper.finished(paper.plan("a", 1, scale=0.05), results)
+    assert len(cut) == 4 and {len(result.returns) for result in cut} == {10}
+
+
+def test_the_list_says_what_is_left(tmp_path: Path, capsys: Any) -> None:
+    main(["paper", "--seeds", "1", "--scale", "0.01", "--out", str(tmp_path), "--json"])
+    rows = json.loads(capsys.readouterr().out.splitlines()[-1])["experiments"]
+    assert {*rows} == {*paper.EXPERIMENTS}
+    assert rows["h"]["runs"] == 16 and rows["h"]["finished"] == 0 and rows["h"]["expected_seconds"] > 0
+
+
+@pytest.mark.slow
+def test_a_figure_from_nothing(tmp_path: Path, capsys: Any) -> None:
+    out, kept = tmp_path / "out", tmp_path / "results"
+    main(["paper", "a", "--seeds", "1", "--scale", "0.01", "--out", str(out), "--results", str(kept), "--json"])
+    shown = json.loads(capsys.readouterr().out.splitlines()[-1])["experiments"]["a"]
+    assert shown["finished"] == shown["runs"] == 4 == len(list(kept.iterdir()))
