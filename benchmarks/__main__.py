@@ -22,6 +22,7 @@ NAMES = (
     "training_speed",
     "overlap",
     "many_results",
+    "report",
     "sweep_overhead",
 )
 RESULTS = Path(__file__).parent / "results"

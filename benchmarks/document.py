@@ -33,6 +33,7 @@ def write_page(results: Path, docs: Path) -> None:
         "timing": _timing,
         "batch_stepping": _batch_stepping,
         "many_results": _many_results,
+        "report": _report,
         "sweep_overhead": _sweep_overhead,
     }
     parts = [HEAD]
@@ -344,6 +345,19 @@ def _many_results(figures: dict[str, Any], into: Path) -> str:
             f"{figures['runs']:,} runs of {figures['iterations']} iterations, {figures['megabytes']:.0f} MB, to "
             f"{figures['rows']} rows of a table: {total:.1f} s, of which reading {figures['reading_seconds']:.1f} s; "
             f"{figures['processor_seconds']:.1f} s of one processor.\n",
+        ]
+    )
+
+
+def _report(figures: dict[str, Any], into: Path) -> str:
+    opening = figures["opening_milliseconds"]
+    return "\n".join(
+        [
+            "## The report of many runs\n",
+            _doc("report"),
+            f"{figures['runs']} runs of {figures['iterations']} iterations: {figures['megabytes']:.2f} MB, written in "
+            f"{figures['writing_seconds']:.2f} s, open in {opening['desktop']:.0f} ms ({opening['phone']:.0f} ms at the "
+            f"width of a phone; {figures['slowest_milliseconds']:.0f} ms at worst).\n",
         ]
     )
 

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ DIAGNOSTICS = (
 
 def main() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        size = make(Path(folder))
+        size = make(Path(folder), TASKS, DIMENSIONS, SEEDS, ITERATIONS)
         started, busy = time.perf_counter(), time.process_time()
         runs, warnings = read_results([folder])
         read = time.perf_counter()
@@ -52,29 +53,29 @@ def main() -> dict[str, Any]:
     return figures
 
 
-def make(folder: Path) -> int:
+def make(folder: Path, tasks: Sequence[str], dimensions: Sequence[int | None], seeds: int, iterations: int) -> int:
     """Write the run directories; how many bytes of metrics they have."""
     rng, size, content = np.random.default_rng(0), 0, json.dumps(versions(), indent=2)
-    for task in TASKS:
+    for task in tasks:
         for method in METHODS:
-            for dimension in DIMENSIONS:
-                given = {"env": task, "method": method, "iterations": ITERATIONS, "dimension": dimension}
+            for dimension in dimensions:
+                given = {"env": task, "method": method, "iterations": iterations, "dimension": dimension}
                 config = dataclasses.asdict(configured(given))
-                for seed in range(SEEDS):
+                for seed in range(seeds):
                     run = folder / task / f"{method}-{dimension}" / f"s{seed}"
                     run.mkdir(parents=True)
                     (run / "config.json").write_text(json.dumps(config | {"seed": seed}, indent=2))
                     (run / "versions.json").write_text(content)
-                    size += (run / "metrics.jsonl").write_text(metrics(rng))
+                    size += (run / "metrics.jsonl").write_text(metrics(rng, iterations))
     return size
 
 
-def metrics(rng: np.random.Generator) -> str:
+def metrics(rng: np.random.Generator, iterations: int) -> str:
     """The lines of one run."""
     lines = [{"exploration_samples": 891, "exploration_return": 7.91, "state_size": 11,
               "prediction_error": rng.random(), "persistence_error": rng.random(), "exploration_seconds": rng.random(),
               "initialisation_seconds": rng.random()}]  # fmt: skip
-    numbers = rng.random((ITERATIONS, 3 + len(DIAGNOSTICS))).tolist()
+    numbers = rng.random((iterations, 3 + len(DIAGNOSTICS))).tolist()
     for i, (mean, error, persistence, *others) in enumerate(numbers):
         line = {"iteration": i, "mean_return": 100 * mean, "episodes": 355, "samples": 2021, "dropped_episodes": 0,
                 "total_samples": 891 + 2021 * (i + 1), "persistence_error": persistence,

@@ -242,8 +242,8 @@ def _many_runs(results: list[Result], doubts: list[str]) -> tuple[str, str, list
         for n, runs in {"failed": failed, "unfinished": unfinished}.items()
         if runs
     ]
-    methods = ", ".join(looks) if len(looks) <= 6 else f"{len(looks)} methods"
-    lead = f"{', '.join(told)}. {escape(methods)}."
+    methods = " · ".join(looks) if len(looks) <= 6 else f"{len(looks)} methods"
+    lead = f"{', '.join(told)}<br>{escape(methods)}"
     return f"{len(results)} run{'s' * (len(results) > 1)}: {', '.join(names)}", lead, parts
 
 

@@ -286,8 +286,7 @@ table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabul
 th, td { text-align: left; padding: .3rem .9rem .3rem 0; border-bottom: 1px solid var(--hair); vertical-align: top; }
 th { color: var(--quiet); font-weight: 500; }
 .summary { min-width: 100%; }
-.summary th { vertical-align: bottom; }
-.summary td { white-space: nowrap; }
+.summary th, .summary td { white-space: nowrap; }
 .summary th + th, .summary td + td { text-align: right; padding: .3rem 0 .3rem 1.1rem; }
 .runs td:last-child { min-width: 16rem; overflow-wrap: anywhere; }
 th button { font: inherit; color: inherit; background: none; border: 0; padding: 0; cursor: pointer; text-align: inherit; }
@@ -351,7 +350,8 @@ path { fill: none; vector-effect: non-scaling-stroke; stroke-linejoin: round; }
 @media (max-width: 34rem) {
   main { padding: 1.4rem .8rem 3rem; } h1 { font-size: 1.5rem; }
   .facts { grid-template-columns: 1fr 1fr; gap: .5rem; } .wide .plot { height: 14rem; }
-  .chart { padding: .7rem .8rem .6rem .5rem; } }
+  .chart { padding: .7rem .8rem .6rem .5rem; }
+  .summary td:first-child { white-space: normal; min-width: 8rem; } }
 @media print { details { break-inside: avoid; } .chart { break-inside: avoid; } }
 """
 
