@@ -282,15 +282,17 @@ def _rows_split(
     steps = rows.mask.sum(axis=1)
     order = rng.permutation(np.flatnonzero(steps))
     order = order[np.cumsum(steps[order]) <= max(settings.refit_samples, steps[order[:2]].sum())]
+    # One shape for all refits of a run, and for both parts: as many rows as so many steps take when four fifths full.
+    usual = -(-5 * settings.refit_samples // (4 * time_steps))
     if len(order) == 1:  # nothing can be held out
-        return _take(rows, order), _take(rows, order)
+        return _take(rows, order, usual), _take(rows, order, usual)
     held = max(1, round(settings.held_out * len(order)))
-    return _take(rows, order[held:]), _take(rows, order[:held])
+    return _take(rows, order[held:], usual), _take(rows, order[:held], usual)
 
 
-def _take(batch: Batch, rows: np.ndarray) -> Batch:
-    """Some rows, filled up to a multiple of eight: few shapes, few compilations."""
-    return _padded(jax.tree.map(lambda x: x[rows], batch), -(-len(rows) // 8) * 8)
+def _take(batch: Batch, rows: np.ndarray, least: int) -> Batch:
+    """Some rows, filled up to at least so many and to a multiple of eight: few shapes, few compilations."""
+    return _padded(jax.tree.map(lambda x: x[rows], batch), -(-max(least, len(rows)) // 8) * 8)
 
 
 def _still_wanted(recent: tuple[Batch, ...], iteration: int, settings: TrainingSettings) -> tuple[Batch, ...]:
