@@ -1,8 +1,8 @@
-"""What does a sweep cost beside the bare runs? The same eight runs, once as `rpsp train` after `rpsp train` on every core,
+"""What does a sweep cost beside the bare runs? The same four runs, once as `rpsp train` after `rpsp train` on every core,
 once as `rpsp sweep`; its processes share what they compile, so the bare runs are also given such a cache.
 
-Wall time, and the time that all processes together were computing, which a busy machine disturbs less. The numbers of all
-runs are compared as well: they must be the same.
+Told is the time that all processes together were computing, which a machine that is shared with others disturbs less than
+wall time (that is in the file of results). The returns of all runs are compared as well: they must be the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 from rpsp.experiments.results import read_results
 
-TASK, METHODS, SEEDS, ITERATIONS = "InvertedPendulum-v5", ("fm2", "rpsi-trpo"), 4, 60
+TASK, METHODS, SEEDS, ITERATIONS = "InvertedPendulum-v5", ("fm2", "rpsi-trpo"), 2, 60
 RPSP = [sys.executable, "-m", "rpsp.cli"]
 
 
