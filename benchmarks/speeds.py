@@ -1,11 +1,13 @@
 """What a run takes on one core, by method: the table that `rpsp sweep --dry-run` guesses from where nothing is measured.
 
 A short run on Hopper-v5 of one method for every belief and update there is, each in a process bound to one core, as a
-sweep does it. `python -m benchmarks.speeds` writes src/rpsp/experiments/speeds.json.
+sweep does it. A machine that others use too is allowed for: wall times count by the share of the core that the process
+had. `python -m benchmarks.speeds` writes src/rpsp/experiments/speeds.json.
 """
 
 from __future__ import annotations
 
+import resource
 import tempfile
 import time
 from pathlib import Path
@@ -15,7 +17,7 @@ from rpsp.experiments.methods import METHODS
 from rpsp.experiments.pool import run_here
 from rpsp.experiments.runner import write_json
 
-TASK, ITERATIONS = "Hopper-v5", 9  # three of them refit, so that the median does not
+TASK, ITERATIONS = "Hopper-v5", 7  # three of them refit, so that the median does not
 
 
 def main() -> None:
@@ -26,18 +28,19 @@ def main() -> None:
     rows, starts = {}, []
     with tempfile.TemporaryDirectory() as folder:
         for kind, job in zip(methods, sweeps.prepare(sweep, Path(folder)), strict=True):
-            started = time.perf_counter()
+            started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
             failures = [failure for beat in run_here([job], 1) for _, failure in beat.ended]
-            wall = time.perf_counter() - started
+            wall, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+            share = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / wall
             speed, samples = sweeps.standing(job).speed, job.config.samples
             assert failures == [None] and speed is not None and samples is not None
-            starts.append(wall - speed.initial_seconds - ITERATIONS * speed.iteration_seconds)
+            starts.append(share * (wall - speed.initial_seconds - ITERATIONS * speed.iteration_seconds))
             rows[kind] = {
                 "method": job.config.method,
-                "initial_seconds": round(speed.initial_seconds, 1),
-                "seconds_per_1000_steps": round(speed.iteration_seconds / samples * 1000, 4),
+                "initial_seconds": round(share * speed.initial_seconds, 1),
+                "seconds_per_1000_steps": round(share * speed.iteration_seconds / samples * 1000, 4),
             }
-            print(kind, rows[kind], f"{wall:.1f} s", flush=True)
+            print(kind, rows[kind], f"{wall:.1f} s, share {share:.2f}", flush=True)
     figures = {
         "what": f"as on {TASK} on one core of an AMD EPYC, in proportion to samples",
         "start_seconds": round(sorted(starts)[len(starts) // 2], 1),
