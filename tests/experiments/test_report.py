@@ -208,9 +208,9 @@ def test_what_went_wrong_is_said(tmp_path):
     (sweep / "Swimmer-v5" / "rpsp-alt" / "s1" / "metrics.jsonl").write_text("damaged\n")
     page = write_report([sweep]).read_text()
     rows = cells(page)
-    assert ["Hopper-v5", "fm2", "1", "7 of 20", "the belief blew up"] in rows
-    assert ["Hopper-v5", "rpsp-alt", "0", "0 of 20", "no space left"] in rows
-    assert ["Swimmer-v5", "fm2", "2", "15 of 20", str(sweep / "Swimmer-v5" / "fm2" / "s2")] in rows
+    assert ["Hopper-v5, fm2, seed 1", "7 of 20", "the belief blew up"] in rows
+    assert ["Hopper-v5, rpsp-alt, seed 0", "0 of 20", "no space left"] in rows
+    assert ["Swimmer-v5, fm2, seed 2", "15 of 20", str(sweep / "Swimmer-v5" / "fm2" / "s2")] in rows
     assert "14 finished" in page and ">2 failed<" in page and ">1 unfinished<" in page
     assert "results of different versions are mixed: rpsp 0.9 with jax 0.10, rpsp 1.0 with jax 0.10." in page
     assert "the runs have 15 to 20 iterations; they are compared over the first 15." in page
@@ -334,28 +334,27 @@ def test_hundred_runs_fit_on_a_page(tmp_path, monkeypatch):
     assert "one iteration in 2 is drawn" in path.read_text() and "What the belief expects" not in path.read_text()
 
 
-def test_watching_until_all_runs_have_ended(tmp_path):
+def test_watching_until_all_runs_have_ended(tmp_path, monkeypatch):
     """It goes on while a run is unfinished, or while a sweep holds the directory; then the page rests."""
     sweep = swept(tmp_path / "sweep", seeds=1, iterations=3)
     late = sweep / "Swimmer-v5" / "fm2" / "s0"
     shorten(late, 1)
-    said, held = [], ExitStack()
+    said, pages, held = [], [], ExitStack()
     held.enter_context(RunDirectory(sweep).locked())
 
-    def say(words: str) -> None:
-        said.append(words)
-        page = (sweep / "report.html").read_text()
-        assert [a["content"] for a in Tags(page).named("meta") if a.get("http-equiv") == "refresh"] == ["1"]
-        if len(said) == 2:
+    def rounds(seconds: float) -> None:
+        pages.append((sweep / "report.html").read_text())
+        if len(pages) == 2:
             with (late / "metrics.jsonl").open("a") as file:
                 file.writelines(json.dumps(iteration(i, 5.0)) + "\n" for i in (1, 2))
-        if len(said) == 4:
+        if len(pages) == 4:
             held.close()
 
-    path, results = watch_report([sweep], None, 0.1, say)
-    assert [re.sub(r"^[\d:]+  wrote .*: ", "", words) for words in said] == [
-        *2 * ["5 of 6 runs finished"], *2 * ["6 of 6 runs finished"]
-    ]  # fmt: skip
+    monkeypatch.setattr(time, "sleep", rounds)
+    path, results = watch_report([sweep], None, 3.0, said.append)
+    assert ["5 finished" in page for page in pages] == [True, True, False, False]
+    assert all('<meta http-equiv="refresh" content="3">' in page for page in pages)
+    assert [words.split(": ")[-1] for words in said] == ["5 of 6 runs finished", "6 of 6 runs finished"]
     assert path == sweep / "report.html" and all(result.finished for result in results)
     assert 'http-equiv="refresh"' not in path.read_text() and "6 finished" in path.read_text()
 

@@ -39,7 +39,7 @@ from rpsp.experiments.report_page import (
     toggle,
     up,
 )
-from rpsp.experiments.results import Result, read_results
+from rpsp.experiments.results import Result, read_results, word
 from rpsp.experiments.run_directory import LOCK, RunDirectory
 from rpsp.experiments.runner import read_json
 from rpsp.experiments.runs import clock, number, read_config, summary
@@ -88,19 +88,22 @@ def watch_report(
     if not 0.1 <= every < math.inf:
         raise UsageError(f"every: {every:g} is not a number of seconds ≥ 0.1.")
 
-    def now(words: str) -> None:
-        say(f"{time.strftime('%H:%M:%S')}  {words}")
-
+    said = ""
     try:
         while True:
             ended = False
             try:
                 path, results = write_report(directories, out, detailed=False, refresh=every)
                 finished, failed = sum(r.finished for r in results), sum(bool(r.failure) for r in results)
-                now(f"wrote {path}: {finished} of {len(results)} runs finished" + f", {failed} failed" * bool(failed))
                 ended = finished + failed == len(results) and not _at_work(directories, results)
+                words = f"wrote {path}: {finished} of {len(results)} runs finished" + f", {failed} failed" * bool(
+                    failed
+                )
             except FileFormatError as error:
-                now(f"nothing to show yet: {error}")
+                words = f"nothing to show yet: {error}"
+            if words != said:  # a line for what is new, not for every writing
+                say(f"{time.strftime('%H:%M:%S')}  {words}")
+                said = words
             if ended:
                 return write_report(directories, out)
             time.sleep(every)
@@ -151,7 +154,7 @@ def page(results: list[Result], doubts: list[str], beside: Path, detailed: bool,
     command = results[0].source / "command.txt"
     if alone and command.exists():
         made = escape(read_bytes(command).decode(errors="replace").strip())
-        parts.append(f'<p class="note">Made by <code>{made}</code></p>')
+        parts.append(f'<p class="note made">Made by <code>{made}</code></p>')
     return frame(title, lead, "\n".join(filter(None, parts)), refresh)
 
 
@@ -176,23 +179,17 @@ def _differences(title: str, results: Sequence[Result], what: str, about: str) -
     """Settings, or versions: those in common once, the others as columns."""
     groups = grouped(results, lambda r: (r.task, r.method))
     names = list(dict.fromkeys(name for result in results for name in getattr(result, what) if name not in UNSHOWN))
-    values = {name: [_plain(getattr(result, what).get(name)) for result in results] for name in names}
+    values = {name: [word(getattr(result, what).get(name)) for result in results] for name in names}
     common = [[name, values[name][0]] for name in names if len(set(values[name])) == 1]
     unlike = [name for name in names if len(set(values[name])) > 1 and name not in LABELS]
     body = table(("name", "value"), common, kind="pairs") if common else ""
     if unlike:
         rows = [
-            [*group, *(" · ".join(dict.fromkeys(_plain(getattr(r, what).get(name)) for r in runs)) for name in unlike)]
+            [*group, *(" · ".join(dict.fromkeys(word(getattr(r, what).get(name)) for r in runs)) for name in unlike)]
             for group, runs in groups.items()
         ]
         body = f"<h3>Different</h3>{table(('task', 'method', *unlike), rows)}<h3>In common</h3>{body}"
     return folded(title, about + (f"; {len(unlike)} not in common" if unlike else ""), body) if names else ""
-
-
-def _plain(value: Any) -> str:
-    if value is None:
-        return "–"
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _column(records: Sequence[Record], name: str) -> list[float]:
@@ -331,15 +328,13 @@ def _runs(title: str, results: Sequence[Result], last: tuple[str, Callable[[Resu
         return ""
     rows = [
         [
-            r.task,
-            r.method,
-            Cell(str(r.seed), r.seed),
+            _run_name(r),
             Cell(f"{len(r.returns)} of {r.iterations}", len(r.returns), _progress(len(r.returns), r.iterations)),
             last[1](r),
         ]
         for r in results
     ]
-    listed = table(("task", "method", "seed", "iterations", last[0]), rows, True, "runs")
+    listed = table(("run", "iterations", last[0]), rows, True, "runs")
     count = f"{len(results)} run{'s' * (len(results) > 1)}"
     shown = folded(title, count, listed, is_open=len(results) <= MOST_LISTED)
     return f'<div id="{title.lower()}">{shown}</div>'
@@ -408,8 +403,8 @@ def _training(records: Sequence[Record], method: str) -> str:
         return '<p class="note">No iteration is finished yet.</p>'
     steps, look = _column(records, "total_samples"), style(method)
 
-    def line(name: str, word: str, own: Style = look, kind: str = "line", error: list[float] | None = None) -> Line:
-        return Line(word, 0, own, steps, _column(records, name), kind, error)
+    def line(name: str, label: str, own: Style = look, kind: str = "line", error: list[float] | None = None) -> Line:
+        return Line(label, 0, own, steps, _column(records, name), kind, error)
 
     x = _steps_axis([steps])
     returns = line("mean_return", "mean return", error=_column(records, "std_return"))

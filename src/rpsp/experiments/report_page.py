@@ -286,9 +286,11 @@ table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabul
 th, td { text-align: left; padding: .3rem .9rem .3rem 0; border-bottom: 1px solid var(--hair); vertical-align: top; }
 th { color: var(--quiet); font-weight: 500; }
 .summary { min-width: 100%; }
-.summary th, .summary td { white-space: nowrap; }
+td, thead th { white-space: nowrap; }
 .summary th + th, .summary td + td { text-align: right; padding: .3rem 0 .3rem 1.1rem; }
-.runs td:last-child { min-width: 16rem; overflow-wrap: anywhere; }
+.runs td { min-width: 7rem; }
+.runs td:first-child, .runs td:last-child, .pairs td { white-space: normal; overflow-wrap: anywhere; }
+.made { margin-top: 1rem; }
 th button { font: inherit; color: inherit; background: none; border: 0; padding: 0; cursor: pointer; text-align: inherit; }
 th[aria-sort] button { color: var(--ink); }
 th[aria-sort=descending] button::after { content: " ↓"; }
@@ -298,10 +300,8 @@ progress { width: 5rem; height: .5rem; margin-right: .6rem; accent-color: #0072B
 a { color: inherit; }
 details { margin-top: 1rem; background: var(--card); border-radius: .6rem; padding: .7rem 1rem; }
 details table { margin-top: .6rem; width: 100%; }
-details td { overflow-wrap: anywhere; }
 summary { cursor: pointer; color: var(--quiet); }
 summary b { color: var(--ink); }
-.mixed td { font-weight: 600; }
 code { font-size: .9em; overflow-wrap: anywhere; }
 .two { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(24rem, 100%), 1fr)); gap: 1rem; }
 .chart { background: var(--card); border-radius: .6rem; margin: 0 0 1rem; padding: .8rem 1rem .6rem; min-width: 0;
@@ -351,7 +351,7 @@ path { fill: none; vector-effect: non-scaling-stroke; stroke-linejoin: round; }
   main { padding: 1.4rem .8rem 3rem; } h1 { font-size: 1.5rem; }
   .facts { grid-template-columns: 1fr 1fr; gap: .5rem; } .wide .plot { height: 14rem; }
   .chart { padding: .7rem .8rem .6rem .5rem; }
-  .summary td:first-child { white-space: normal; min-width: 8rem; } }
+  .summary td:first-child { white-space: normal; min-width: 7.6rem; } progress { display: none; } }
 @media print { details { break-inside: avoid; } .chart { break-inside: avoid; } }
 """
 
@@ -406,10 +406,10 @@ for (const plot of document.querySelectorAll('.plot')) {
       const middle = value('y', 1 - point[1] / 1000), error = value('y', 1 - point[2] / 1000) - middle;
       element(row, 'b', '', number(middle) + (error > 0 ? ' ± ' + number(+error.toPrecision(2)) : ''));
     }
-    rule.style.left = at / 10 + '%';
-    tip.style.left = at < 500 ? 'calc(' + at / 10 + '% + .6rem)' : 'auto';
-    tip.style.right = at < 500 ? 'auto' : 'calc(' + (100 - at / 10) + '% + .6rem)';
     rule.classList.remove('hidden'); tip.classList.remove('hidden');
+    rule.style.left = at / 10 + '%';
+    const beside = at / 1000 * box.width + (at < 500 ? 10 : -10 - tip.offsetWidth);
+    tip.style.left = Math.max(6 - box.left, Math.min(beside, box.width - tip.offsetWidth)) + 'px';
   };
   plot.addEventListener('pointermove', move);
   plot.addEventListener('pointerdown', move);
