@@ -104,7 +104,8 @@ class Browser:
 @contextmanager
 def browser() -> Iterator[Browser]:
     """A browser with a profile of its own."""
-    assert PROGRAM is not None
+    if PROGRAM is None:
+        raise RuntimeError("chromium is not installed; on Debian: apt-get install chromium")
     (read_there, told), (tells, write_there) = os.pipe(), os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         # The browser reads from descriptor 3 and writes to 4.
