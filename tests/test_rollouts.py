@@ -233,8 +233,51 @@ def test_failed_episodes_are_dropped_and_counted() -> None:
 
 
 def test_an_environment_that_always_fails_is_reported() -> None:
-    with pytest.raises(EnvironmentFailure, match="episodes failed in iteration 7"):
+    with pytest.raises(DivergedError, match="12 of 12 episodes failed in iteration 7 of seed 0: the simulation"):
         gather(window_agent(), counters([6], bad=lambda episode, step: step == 2), 20, iteration=7)
+    with pytest.raises(DivergedError, match="12 of 12 episodes failed in the exploration"):
+        explore(counters([6], bad=lambda episode, step: step == 2), seed=0, episodes=5)
+
+
+@pytest.mark.parametrize(("bad", "fine"), [(2, True), (5, True), (6, False)])
+def test_a_fifth_of_a_whole_batch_may_fail_however_early_it_does(bad: int, fine: bool) -> None:
+    """Of 20 + 5 episodes five may fail, and of 20 + 6 six may not, though they come first; of three, two may."""
+    wanted = 1 if bad == 2 else 20
+    envs = counters([6], bad=lambda episode, step: episode < bad and step == 2)
+    if fine:
+        assert gather(window_agent(), envs, 6 * wanted).dropped == bad
+    else:
+        with pytest.raises(DivergedError):
+            gather(window_agent(), envs, 6 * wanted)
+
+
+def test_an_action_that_is_not_finite_costs_its_episode_and_is_never_executed() -> None:
+    executed: list[float] = []
+
+    class Listening(Counter):
+        def step(self, action: Any) -> Any:
+            executed.append(float(np.asarray(action).reshape(-1)[0]))
+            if self.episode == 1 and self.count == 3:
+                return np.array([99.0, 0.0]), 0.0, False, False, {}
+            return super().step(action)
+
+    class Dividing(AbstractFilter):
+        """The last observation, but 0/0 where 99 is seen."""
+
+        def init(self) -> jax.Array:
+            return jnp.zeros(2)
+
+        def update(self, q: jax.Array, action: jax.Array, observation: jax.Array) -> jax.Array:
+            return observation * (observation[0] - 99.0) / (observation[0] - 99.0)
+
+        def predict(self, q: jax.Array, action: jax.Array) -> jax.Array:
+            return q
+
+    agent = Agent(Dividing(), GaussianPolicy(2, 1, key=jax.random.key(0)))
+    collected = gather(agent, make(lambda: Listening([6]), 2), 30, keep_states=True)
+    assert collected.dropped == 2, "the second episode of each row"
+    assert all(len(episode) == 6 for episode in collected.episodes) and np.isfinite(executed).all()
+    assert np.isfinite(np.concatenate(collected.states)).all()
 
 
 def test_an_environment_that_raises_is_named_with_its_step() -> None:

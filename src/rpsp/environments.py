@@ -45,6 +45,7 @@ from rpsp.mujoco_batch import (
     simulation_of,
     unusable,
 )
+from rpsp.patience import Overdue, Patience
 
 Array = NDArray[Any]
 
@@ -408,8 +409,9 @@ class SerialBatch(SyncVectorEnv):
     It behaves as `MujocoBatch` does; `SyncVectorEnv` itself would refuse to be stepped while a row is finished.
     """
 
-    def __init__(self, factories: Sequence[Callable[[], gymnasium.Env]]) -> None:
-        super().__init__([partial(_guarded, factory) for factory in factories], autoreset_mode=AutoresetMode.DISABLED)
+    def __init__(self, factories: Sequence[Callable[[], gymnasium.Env]], patience: Patience | None = None) -> None:
+        guarded = [partial(_guarded, factory, patience or Patience()) for factory in factories]
+        super().__init__(guarded, autoreset_mode=AutoresetMode.DISABLED)
         self.spec = self.envs[0].spec
         self.observation_structure: Mapping[str, int] | None = getattr(
             self.envs[0].unwrapped, "observation_structure", None
@@ -421,8 +423,9 @@ class SerialBatch(SyncVectorEnv):
         return super().step(actions)
 
 
-def _guarded(factory: Callable[[], gymnasium.Env]) -> FailureGuard:
-    return FailureGuard(factory())
+def _guarded(factory: Callable[[], gymnasium.Env], patience: Patience) -> FailureGuard:
+    with patience:
+        return FailureGuard(factory())
 
 
 class DisturbedBatch(VectorWrapper):
@@ -496,23 +499,28 @@ class Autoreset(VectorWrapper):
 
 
 class _Front(VectorWrapper):
-    """What `make` adds last: the seed of a first reset without one, and the environment's name on what it raises."""
+    """What `make` adds last: the seed of a first reset without one, a limit on how long an environment may take over a
+    call, and its name on what it raises."""
 
-    def __init__(self, env: VectorEnv, name: str, seed: int | None) -> None:
+    def __init__(self, env: VectorEnv, name: str, seed: int | None, patience: Patience) -> None:
         super().__init__(env)
-        self._name, self._first_seed = name, seed
+        self._name, self._first_seed, self._patience = name, seed, patience
 
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         seeds = row_seeds(self._first_seed if seed is None else seed, self.num_envs)
         self._first_seed = None
         rows_to_reset(options, self.num_envs)  # refused here, a bad mask is not blamed on the environment
-        with _blaming(self._name, "being reset"):
+        with _blaming(self._name, "being reset"), self._patience:
             # Gymnasium takes the mask out of the options it is given; the caller's stay as they are.
             return _reset(self.env, seeds, None if options is None else dict(options))
 
     def step(self, actions: Any) -> tuple[Array, Array, Bools, Bools, dict[str, Any]]:
-        with _blaming(self._name, "being stepped"):
+        with _blaming(self._name, "being stepped"), self._patience:
             return self.env.step(actions)
+
+    def close(self, **kwargs: Any) -> None:
+        with _blaming(self._name, "being closed"), self._patience:
+            self.env.close(**kwargs)
 
 
 def _reset(envs: Any, seed: Seeds, options: dict[str, Any] | None) -> tuple[Array, dict[str, Any]]:
@@ -527,6 +535,10 @@ def _blaming(name: str, doing: str) -> Iterator[None]:
         yield
     except RpspError:
         raise
+    except Overdue as error:
+        raise EnvironmentFailure(
+            f"{name} took longer than its step_timeout over {doing}; give it more if it needs more, or find out why it hangs"
+        ) from error
     except Exception as error:
         raise EnvironmentFailure(
             f"{name} raised {type(error).__name__} while {doing}: {error}; check that it runs under Gymnasium alone"
@@ -552,6 +564,7 @@ def make(
     max_episode_steps: int | None = None,
     seed: int | None = None,
     threads: int | None = None,
+    step_timeout: float = 0.0,
     autoreset_mode: AutoresetMode | str = AutoresetMode.DISABLED,
     **env_kwargs: Any,
 ) -> VectorEnv:
@@ -574,6 +587,8 @@ def make(
         max_episode_steps: when an episode is truncated; the paper's limit in its tasks, elsewhere the environment's.
         seed: the seed of the first reset that is not given one; row i gets seed + i.
         threads: how many threads step the physics of a batched MuJoCo task; every core unless given.
+        step_timeout: seconds after which a step, a reset or the making of one environment is given up as hanging (see
+            `rpsp.patience`); 0 for never.
         autoreset_mode: what happens to finished rows; DISABLED leaves resets to the caller.
         **env_kwargs: what the environment itself takes.
     """
@@ -582,7 +597,9 @@ def make(
         _check_at_least("max_episode_steps", max_episode_steps, 1)
     if seed is not None:
         _check_at_least("seed", seed, 0)
-    mode = _autoreset_mode(autoreset_mode)
+    if not 0 <= step_timeout < np.inf:
+        raise UsageError(f"step_timeout must be 0 or more, got {step_timeout}; give seconds, or 0 for no limit")
+    mode, patience = _autoreset_mode(autoreset_mode), Patience(step_timeout)
     amounts: dict[Callable[[Any], Disturbance], Any] = {
         Noise: _either("obs_noise", obs_noise, "noise", noise),
         Latency: _either("obs_latency", obs_latency, "latency", latency),
@@ -594,7 +611,7 @@ def make(
     spec = _find_spec(id) if isinstance(id, str) else None
     name = "the environment's factory" if spec is None else spec.id
     with _blaming(name, "being made"):
-        envs = _batch(id, spec, num_envs, max_episode_steps, threads, env_kwargs)
+        envs = _batch(id, spec, num_envs, max_episode_steps, threads, patience, env_kwargs)
     try:
         _check_spaces(name, envs)
         visible = _visible(observe, envs)
@@ -607,7 +624,7 @@ def make(
         raise
     if mode != AutoresetMode.DISABLED:
         envs = Autoreset(envs, mode)
-    return _Front(envs, name, seed)
+    return _Front(envs, name, seed, patience)
 
 
 def _batch(
@@ -616,6 +633,7 @@ def _batch(
     num_envs: int,
     max_episode_steps: int | None,
     threads: int | None,
+    patience: Patience,
     env_kwargs: dict[str, Any],
 ) -> MujocoBatch | SerialBatch:
     """The undisturbed environments: in threads where we know the task, else one after another."""
@@ -625,7 +643,7 @@ def _batch(
         if env_kwargs:
             raise UsageError(f"{', '.join(env_kwargs)} cannot be passed on to a factory; let it set them itself")
         limited = partial(_limited, id, max_episode_steps)
-        return SerialBatch([limited] * num_envs)
+        return SerialBatch([limited] * num_envs, patience)
     own_id = spec.id.removeprefix("rpsp/")
     if max_episode_steps is None and own_id in TASKS:
         max_episode_steps = TASKS[own_id].max_episode_steps
@@ -633,7 +651,7 @@ def _batch(
     if own_id in BATCHED_IDS and env_kwargs.get("render_mode") is None:
         return MujocoBatch(own_id, num_envs, max_episode_steps=max_episode_steps, threads=threads, **env_kwargs)
     factory = partial(gymnasium.make, spec, max_episode_steps=max_episode_steps, **env_kwargs)
-    return SerialBatch([factory] * num_envs)
+    return SerialBatch([factory] * num_envs, patience)
 
 
 def _limited(factory: Callable[[], gymnasium.Env], max_episode_steps: int | None) -> gymnasium.Env:

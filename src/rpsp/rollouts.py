@@ -29,6 +29,7 @@ from rpsp.policies import Agent
 from rpsp.trajectories import Episode, Numbers
 
 EXPLORING, ACTING = 0, 1  # streams of seeds: exploration never repeats an iteration's
+BAD = 0.2  # that share of a batch's episodes may fail
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The units of actions
@@ -156,6 +157,7 @@ def explore(
         keep=lambda span: len(span) >= min_length and not span.failed,
         more=more,
         seed_of=lambda number: _seed_sequence(seed, EXPLORING, number, 0),
+        where=f"the exploration of seed {seed}",
     )
     found = record.episodes()
     return [_as_symbols(episode) for episode in found] if isinstance(units, ActionSymbols) else found
@@ -222,21 +224,9 @@ def collect(
     def act(view: View) -> tuple[np.ndarray, np.ndarray]:
         nonlocal q
         q, drawn = act_all(q, view, noise.at(view))
-        drawn = np.asarray(drawn)
-        # Of a sum, to look at one number a lockstep; rows that do not run are as finite as those that do.
-        if not np.isfinite(drawn.sum()) and not np.isfinite(drawn[view.running]).all():
-            raise DivergedError(
-                f"iteration {iteration}: the agent drew an action that is not finite; its parameters have diverged, "
-                "go on from an earlier checkpoint with a smaller step (max_kl or learning_rate)."
-            )
-        return drawn, np.asarray(q) if keep_states else nothing
+        return np.asarray(drawn), np.asarray(q) if keep_states else nothing
 
     def more(tally: Tally) -> int:
-        if tally.dropped > envs.num_envs + tally.kept:
-            raise EnvironmentFailure(
-                f"{_name(envs)}: {tally.dropped} of {tally.started} episodes failed in iteration {iteration}; its "
-                "simulation diverges under this policy, use a smaller action range or time step."
-            )
         return _missing(tally, wanted, episodes is not None, envs)
 
     record = _play(
@@ -247,6 +237,7 @@ def collect(
         keep=lambda span: not span.failed,
         more=more,
         seed_of=lambda number: _seed_sequence(seed, ACTING, iteration, 1, number),
+        where=f"iteration {iteration} of seed {seed}",
     )
     return Collected(record.episodes(), record.tally.dropped, record.states() if keep_states else None)
 
@@ -381,10 +372,14 @@ class Tally:
     """How far a rollout has come."""
 
     started: int = 0
-    """Episodes, as are the next three."""
+    """Episodes, as are all but the last."""
     kept: int = 0
     dropped: int = 0
     running: int = 0
+    failed: int = 0
+    """Of those dropped."""
+    undecided: int = 0
+    """Of those that failed: the agent's action was not finite."""
     samples: int = 0
     """Steps of the episodes that are kept or running."""
 
@@ -424,11 +419,13 @@ def _play(
     keep: Callable[[Span], bool],
     more: Callable[[Tally], int],
     seed_of: Callable[[int], np.random.SeedSequence],
+    where: str,
 ) -> Record:
     """Step all rows until no episode runs and no more are wanted.
 
     `act` gives the actions (and the states they came from); `encode` the units of observations. After every whole
-    lockstep `more` says how many episodes may be started, and `keep` which of those that ended are wanted.
+    lockstep `more` says how many episodes may be started, and `keep` which of those that ended are wanted. `where` says
+    in messages what this rollout is. An action that is not finite never reaches an environment: its episode has failed.
     """
     if envs.metadata.get("autoreset_mode") != AutoresetMode.DISABLED:
         raise UsageError(f"envs: {_name(envs)} resets by itself; make it with autoreset_mode=AutoresetMode.DISABLED.")
@@ -452,28 +449,39 @@ def _play(
                 tally.started += 1
                 tally.running += 1
             if tally.running == 0:
+                _check_soundness(tally, envs, where, whole=True)
                 kept.sort(key=lambda span: span.number)
                 return Record(Frame(*map(np.stack, zip(*frames, strict=True))), kept, tally)
             if begin:
-                seen = encode(_reset(envs, {row: seed_of(int(numbers[row])) for row in begin}, all_rows=now == 0))
+                seen = encode(
+                    _reset(envs, {row: seed_of(int(numbers[row])) for row in begin}, where, all_rows=now == 0)
+                )
         view = View(running, starts, seen.astype(np.float32), executed, numbers, steps)
         drawn, states = act(view)
+        undecided = None
+        if not np.isfinite(drawn.sum()):  # of a sum, to look at one number a lockstep
+            undecided = ~np.isfinite(drawn).all(axis=1)
+            drawn = np.where(undecided[:, None], np.float32(0), drawn)
         executed = units.clip(drawn)
-        with _blaming(envs, f"in step {now + 1} of the rollout"):
+        with _blaming(envs, where, f"step {now + 1}"):
             readings, rewards, terminated, truncated, infos = envs.step(units.decode(executed))
         observations = encode(_as_rows(readings, envs))
         frames.append(Frame(seen, drawn, executed, observations, np.asarray(rewards, np.float64), states))
         seen = observations
         steps += running
         tally.samples += tally.running
-        ended = np.flatnonzero(running & (terminated | truncated)).tolist()
+        done = terminated | truncated
+        if undecided is not None:
+            done = done | undecided
+        ended = np.flatnonzero(running & done).tolist()
         if not ended:
             continue
         failed = np.broadcast_to(infos.get("failed", False), envs.num_envs)
+        undecided = np.zeros_like(running) if undecided is None else undecided
         for row in ended:
             span = in_row[row]
             assert span is not None
-            span.last, span.terminated, span.failed = now + 1, bool(terminated[row]), bool(failed[row])
+            span.last, span.terminated, span.failed = now + 1, bool(terminated[row]), bool(failed[row] | undecided[row])
             in_row[row], running[row] = None, False
             tally.running -= 1
             if keep(span):
@@ -481,14 +489,35 @@ def _play(
                 tally.kept += 1
             else:
                 tally.dropped += 1
+                tally.failed += span.failed
+                tally.undecided += bool(undecided[row])
                 tally.samples -= len(span)
+                _check_soundness(tally, envs, where, whole=False)
 
 
-def _reset(envs: Any, seeds: dict[int, np.random.SeedSequence], *, all_rows: bool) -> Float[np.ndarray, "row obs"]:
+def _check_soundness(tally: Tally, envs: VectorEnv, where: str, *, whole: bool) -> None:
+    """Raise if too many episodes have failed: more than a fifth of a whole batch, and more than two.
+
+    Episodes that fail are short, and so the first to end. Before the batch is whole it takes a majority that keeps it from
+    ever being so.
+    """
+    ended = tally.kept + tally.dropped
+    if tally.failed <= (max(2, BAD * ended) if whole else 10 + envs.num_envs + ended - tally.failed):
+        return
+    if 2 * tally.undecided > tally.failed:
+        why = "the agent's actions were not finite; it has diverged, train with a smaller step (max_kl, learning_rate)."
+    else:
+        why = "the simulation diverges under its actions; give it a smaller time step, or actions less room."
+    raise DivergedError(f"{_name(envs)}: {tally.failed} of {ended} episodes failed in {where}: {why}")
+
+
+def _reset(
+    envs: Any, seeds: dict[int, np.random.SeedSequence], where: str, *, all_rows: bool
+) -> Float[np.ndarray, "row obs"]:
     """Reset these rows with these seeds (at first the others too, which nobody looks at); the readings of all rows."""
     mask = np.array([all_rows or row in seeds for row in range(envs.num_envs)])
     numbers = [int(seeds[row].generate_state(1)[0]) if row in seeds else None for row in range(envs.num_envs)]
-    with _blaming(envs, f"in the reset of rows {sorted(seeds)}"):
+    with _blaming(envs, where, f"the reset of rows {sorted(seeds)}"):
         readings, _ = envs.reset(seed=numbers, options={"reset_mask": mask})
     return _as_rows(readings, envs)
 
@@ -514,15 +543,16 @@ def _name(envs: VectorEnv) -> str:
 
 
 @contextmanager
-def _blaming(envs: VectorEnv, doing: str) -> Iterator[None]:
-    """Say which environment raised what, and at which step."""
+def _blaming(envs: VectorEnv, where: str, doing: str) -> Iterator[None]:
+    """Say which environment raised what, in which rollout and at which step."""
     try:
         yield
     except EnvironmentFailure as error:
-        raise EnvironmentFailure(f"{error} ({_name(envs)}, {doing})") from error
+        raise EnvironmentFailure(f"{error} ({_name(envs)}, {doing} of {where})") from error
     except RpspError:
         raise
     except Exception as error:
         raise EnvironmentFailure(
-            f"{_name(envs)} raised {type(error).__name__} {doing}: {error}; check that it runs under Gymnasium."
+            f"{_name(envs)} raised {type(error).__name__} in {doing} of {where}: {error}; check that it runs under "
+            "Gymnasium."
         ) from error

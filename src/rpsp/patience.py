@@ -1,0 +1,90 @@
+"""A limit on how long someone else's code may take: an environment that hangs must not hang the run.
+
+Around a call stands `with Patience(30):`, which costs it a microsecond. When the time is up, three things happen in turn.
+
+1. The call is interrupted, wherever it waits: in `time.sleep`, in a read from a pipe or a socket, in a loop. `Overdue` is
+   raised inside it.
+2. Compiled code that does not return to Python cannot be interrupted. A few seconds later the process says so and ends
+   itself, with the exit code of an environment that failed.
+3. If that code does not even let other threads run, the system ends the process (SIGALRM).
+
+Only in the main thread: nowhere else can Python be interrupted.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from functools import cache
+from typing import Any
+
+from rpsp.errors import EnvironmentFailure
+
+MAIN = threading.main_thread().ident or 0
+SIGNAL = signal.SIGVTALRM
+"""What the interruption comes as: hardly anybody else's."""
+PULSE = 0.25
+"""Seconds between two looks at the clock."""
+GRACE = 3.0
+"""Seconds from one of the three to the next."""
+
+
+class Overdue(BaseException):
+    """The time is up. No `Exception`, so that code which tries again whatever happens does not try again."""
+
+
+class _Clock:
+    """What the call under way is allowed. There is only one: calls are made in the main thread."""
+
+    deadline = math.inf
+
+
+class Patience:
+    """With this, what is done takes at most so many seconds (0: any number), or is `Overdue`."""
+
+    def __init__(self, seconds: float = 0.0):
+        self.seconds = seconds
+
+    def __enter__(self) -> None:
+        if self.seconds and threading.get_ident() == MAIN:
+            _watch()
+            signal.setitimer(signal.ITIMER_REAL, self.seconds + 3 * GRACE)
+            _Clock.deadline = time.monotonic() + self.seconds
+
+    def __exit__(self, *_: Any) -> None:
+        if self.seconds and threading.get_ident() == MAIN:
+            _Clock.deadline = math.inf
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@cache
+def _watch() -> None:
+    """Look at the clock from now on."""
+    signal.signal(SIGNAL, _interrupt)
+    threading.Thread(target=_look, daemon=True).start()
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    if time.monotonic() > _Clock.deadline:  # it may have returned in the meantime
+        raise Overdue
+
+
+def _look() -> None:
+    while True:
+        time.sleep(PULSE)
+        deadline = _Clock.deadline
+        if time.monotonic() <= deadline:
+            continue
+        signal.pthread_kill(MAIN, SIGNAL)
+        time.sleep(GRACE)
+        if _Clock.deadline == deadline:
+            sentence = (
+                "rpsp: the environment hangs in compiled code that cannot be interrupted, so the process ends here; "
+                "all finished iterations are saved, and `rpsp resume` goes on from there."
+            )
+            print(sentence, file=sys.stderr, flush=True)
+            os._exit(EnvironmentFailure.exit_code)
