@@ -354,7 +354,10 @@ def test_watching_until_all_runs_have_ended(tmp_path, monkeypatch):
     path, results = watch_report([sweep], None, 3.0, said.append)
     assert ["5 finished" in page for page in pages] == [True, True, False, False]
     assert all('<meta http-equiv="refresh" content="3">' in page for page in pages)
-    assert [words.split(": ")[-1] for words in said] == ["5 of 6 runs finished", "6 of 6 runs finished"]
+    assert [words.split(": ")[-1] for words in said] == [
+        "6 runs begun, 5 finished, 0 failed",
+        "6 runs begun, 6 finished, 0 failed",
+    ]
     assert path == sweep / "report.html" and all(result.finished for result in results)
     assert 'http-equiv="refresh"' not in path.read_text() and "6 finished" in path.read_text()
 
@@ -429,6 +432,7 @@ def test_mistakes_of_usage(trained, tmp_path):
         Scale.around([]),
         Scale.around([5.0]),
         Scale.around([-3.0, 1e7]),
+        Scale.around([-1.7e308, 1e299, 1.7e308]),
         Scale.around([1e-9, 3e-9]),
         Scale.around([], log=True),
         Scale.around([0.0, 0.5, 0.6], log=True),

@@ -87,7 +87,6 @@ def watch_report(
     """Write the page again and again, until every run has ended and nothing is at work in the directories."""
     if not 0.1 <= every < math.inf:
         raise UsageError(f"every: {every:g} is not a number of seconds ≥ 0.1.")
-
     said = ""
     try:
         while True:
@@ -96,9 +95,7 @@ def watch_report(
                 path, results = write_report(directories, out, detailed=False, refresh=every)
                 finished, failed = sum(r.finished for r in results), sum(bool(r.failure) for r in results)
                 ended = finished + failed == len(results) and not _at_work(directories, results)
-                words = f"wrote {path}: {finished} of {len(results)} runs finished" + f", {failed} failed" * bool(
-                    failed
-                )
+                words = f"wrote {path}: {len(results)} runs begun, {finished} finished, {failed} failed"
             except FileFormatError as error:
                 words = f"nothing to show yet: {error}"
             if words != said:  # a line for what is new, not for every writing
@@ -223,7 +220,7 @@ def _many_runs(results: list[Result], doubts: list[str]) -> tuple[str, str, list
     parts = [_warnings([*doubts, *said])]
     for task, runs in tasks.items():
         parts.append(f"<h2>{escape(task)}</h2>")
-        parts.append(_summary(task, found, begun, looks))
+        parts.append(_summary(task, found, looks))
         parts.append(_curves(task, runs, looks))
     if found is not None and found.overall:
         scaled = "The area under the curve, in each task from its worst run, 0, to its best, 1."
@@ -234,11 +231,8 @@ def _many_runs(results: list[Result], doubts: list[str]) -> tuple[str, str, list
     parts.append(_runs("Unfinished", unfinished, ("directory", lambda r: str(r.source))))
     finished = len(results) - len(failed) - len(unfinished)
     told = [f"{finished} finished"] if finished else []
-    told += [
-        f'<a href="#{n}">{len(runs)} {n}</a>'
-        for n, runs in {"failed": failed, "unfinished": unfinished}.items()
-        if runs
-    ]
+    for what, runs in (("failed", failed), ("unfinished", unfinished)):
+        told += [f'<a href="#{what}">{len(runs)} {what}</a>'] if runs else []
     methods = " · ".join(looks) if len(looks) <= 6 else f"{len(looks)} methods"
     lead = f"{', '.join(told)}<br>{escape(methods)}"
     return f"{len(results)} run{'s' * (len(results) > 1)}: {', '.join(names)}", lead, parts
@@ -248,15 +242,14 @@ def _named(method: str, looks: dict[str, Style]) -> Cell:
     return Cell(method, mark=swatch(looks[method]))
 
 
-def _summary(task: str, found: Comparison | None, begun: Sequence[Result], looks: dict[str, Style]) -> str:
+def _summary(task: str, found: Comparison | None, looks: dict[str, Style]) -> str:
     """What `rpsp compare` says of a task."""
-    rows = [row for row in found.rows if row.task == task] if found is not None else []
-    if not rows:
+    if found is None or not (rows := [row for row in found.rows if row.task == task]):
         return '<p class="note">There is nothing to compare yet.</p>'
     lines = []
     for row in rows:
         texts = row_texts(row)
-        seconds = float(np.mean([r.seconds for r in begun if (r.task, r.method) == (task, row.method)]))
+        seconds = float(np.mean([r.seconds for r in found.results if (r.task, r.method) == (task, row.method)]))
         sorted_by = row.seeds, row.area, row.final, row.iqm
         cells = [Cell(text, value) for text, value in zip(list(texts.values())[1:], sorted_by, strict=True)]
         lines.append([_named(row.method, looks), *cells, Cell(clock(seconds), seconds)])

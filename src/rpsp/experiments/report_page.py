@@ -210,8 +210,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Cell | str]], sortable: b
     )
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return (
-        f'<div class="scroll" tabindex="0"><table class="{kind}"><thead><tr>{heads}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
+        f'<div class="scroll" role="region" aria-label="a table" tabindex="0"><table class="{kind}">'
+        f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
