@@ -433,7 +433,7 @@ def _play(
     kept: list[Span] = []
     tally = Tally()
     in_row: list[Span | None] = [None] * envs.num_envs
-    running = np.zeros(envs.num_envs, np.bool_)
+    running, nowhere = np.zeros(envs.num_envs, np.bool_), np.zeros(envs.num_envs, np.bool_)
     numbers, steps = np.zeros(envs.num_envs, np.int64), np.zeros(envs.num_envs, np.int64)
     executed = np.zeros((envs.num_envs, units.size), np.float32)
     seen = np.zeros(0)
@@ -458,9 +458,9 @@ def _play(
                 )
         view = View(running, starts, seen.astype(np.float32), executed, numbers, steps)
         drawn, states = act(view)
-        undecided = None
+        undecided = nowhere
         if not np.isfinite(drawn.sum()):  # of a sum, to look at one number a lockstep
-            undecided = ~np.isfinite(drawn).all(axis=1)
+            undecided = ~np.isfinite(drawn.sum(axis=1))
             drawn = np.where(undecided[:, None], np.float32(0), drawn)
         executed = units.clip(drawn)
         with _blaming(envs, where, f"step {now + 1}"):
@@ -470,14 +470,10 @@ def _play(
         seen = observations
         steps += running
         tally.samples += tally.running
-        done = terminated | truncated
-        if undecided is not None:
-            done = done | undecided
-        ended = np.flatnonzero(running & done).tolist()
+        ended = np.flatnonzero(running & (terminated | truncated | undecided)).tolist()
         if not ended:
             continue
         failed = np.broadcast_to(infos.get("failed", False), envs.num_envs)
-        undecided = np.zeros_like(running) if undecided is None else undecided
         for row in ended:
             span = in_row[row]
             assert span is not None

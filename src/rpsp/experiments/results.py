@@ -41,8 +41,8 @@ CURVES = {
 
 SUFFIX = ".result.json"
 UNLABELLED = {
-    "env", "method", "seed", "seeds", "iterations", "device", "threads", "out", "config", "plugin", "tensorboard",
-    "json", "quiet",
+    "env", "method", "seed", "seeds", "iterations", "device", "threads", "step_timeout", "out", "config", "plugin",
+    "tensorboard", "json", "quiet",
 }  # fmt: skip
 """What tells no two methods apart: names, lengths, and how and where a run was computed."""
 

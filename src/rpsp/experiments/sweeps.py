@@ -227,7 +227,9 @@ def prepare(sweep: Sweep, out: Path) -> list[Job]:
     return jobs
 
 
-FREE = {"iterations", "out", "threads", "device", "plugin", "tensorboard", "json", "quiet", "config", "seeds"}
+FREE = {
+    "iterations", "out", "threads", "step_timeout", "device", "plugin", "tensorboard", "json", "quiet", "config", "seeds",
+}  # fmt: skip
 """Settings in which a run may differ from what the sweep says now."""
 
 
