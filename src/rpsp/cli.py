@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import math
 import os
+import re
 import shlex
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Annotated, Any, Union
 
 import tyro
 
-from rpsp.errors import RpspError
+from rpsp.errors import RpspError, UsageError
 from rpsp.experiments import config as configs
 
 COMMANDS = {
@@ -51,12 +53,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.path.append(os.getcwd())
     try:
         signal.signal(signal.SIGTERM, _terminate)
-        command = tyro.cli(
-            _commands(arguments),
-            prog="rpsp",
-            description=DESCRIPTION,
-            args=arguments or ["--help"],
-        )
+        command = _parse(arguments or ["--help"])
         globals()[next(name for name, cls in COMMANDS.items() if cls is type(command)) + "_command"](command)
     except RpspError as error:
         print("\n".join([f"rpsp: {error}", *_notes(error)]), file=sys.stderr)
@@ -65,6 +62,33 @@ def main(arguments: list[str] | None = None) -> None:
         what = " ".join(_notes(interrupt)) or "nothing was left half-written."
         print(f"rpsp: interrupted; {what}", file=sys.stderr)
         sys.exit(143 if isinstance(interrupt, Terminated) else 130)
+
+
+def _parse(arguments: list[str]) -> Any:
+    """The command with its settings. A mistake, of which tyro draws a box of many lines, becomes one sentence."""
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            return tyro.cli(_commands(arguments), prog="rpsp", description=DESCRIPTION, args=arguments)
+    except SystemExit as exit:
+        if not exit.code:  # help was asked for
+            raise
+        raise UsageError(_sentence(said.getvalue(), arguments)) from None
+
+
+def _sentence(box: str, arguments: list[str]) -> str:
+    """What is wrong and what was perhaps meant, of a box with sections between rules; not what is told at length."""
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip("│ ") for line in box.splitlines() if line[:1] not in "╭╰"]
+    sections = [part.strip() for part in re.split(r"\n─+\n", "\n".join(lines))]
+    told = [sections[0].partition("\n\n")[0]]
+    told += [" ".join(s.splitlines()[:2]) for s in sections[1:] if s.startswith("Perhaps you meant")][:1]
+    told += [s for s in sections[1:] if s.startswith("Available subcommands")]
+    command = ["rpsp", *(name for name in arguments[:1] if name in COMMANDS)]
+    text = "; ".join(" ".join(part.split()).rstrip(".") for part in told)
+    return f"{text[:MOST_LETTERS]}; see `{' '.join(command)} --help`."
+
+
+MOST_LETTERS = 500
 
 
 def _notes(error: BaseException) -> list[str]:

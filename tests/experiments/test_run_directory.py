@@ -39,7 +39,7 @@ RULES = {
 
 def agent_of(number: int, policy: Any = GaussianPolicy) -> Agent:
     filter = observation_window(2, 2, 1)
-    return Agent(filter, policy(filter.size, 2, hidden=(3,), key=jax.random.key(number)))
+    return Agent(filter, policy(filter.size, 1, hidden=(3,), key=jax.random.key(number)))
 
 
 def training_of(number: int, rule: UpdateRule = RULES["trpo"], **others: Any) -> Training:
@@ -111,7 +111,7 @@ def test_what_is_saved_comes_back_bit_for_bit(name: str, tmp_path: Path) -> None
 
 def test_discrete_tasks_come_back_too(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
-    training = training_of(1, agent=agent_of(1, CategoricalPolicy), scaling=OneHot(5), recent=())
+    training = training_of(1, agent=agent_of(1, CategoricalPolicy), scaling=OneHot(2), recent=())
     run.save(training)
     assert_same(run.read(1, RULES["trpo"]), training)
 

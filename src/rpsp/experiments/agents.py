@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from rpsp.errors import UsageError
+from rpsp.errors import FileFormatError, UsageError
+from rpsp.experiments.checkpoints import check_fit
 from rpsp.features import OneHot, Scaling
 from rpsp.policies import Agent
 from rpsp.rollouts import ActionRange, ActionSymbols, Collected, View, collect, lockstep, units_of
@@ -143,7 +144,9 @@ def load(directory: str | Path, checkpoint: str | int = "last") -> TrainedAgent:
     config = read_config(path)
     agent, scaling, number = RunDirectory(path).agent(checkpoint)
     spaces = read_spaces(path)
-    first = int(getattr(spaces["observation"], "start", 0))
-    return TrainedAgent(
-        agent, scaling, units_of(spaces["action"]), environment_maker(config), number, config.seed, first
-    )
+    first, units = int(getattr(spaces["observation"], "start", 0)), units_of(spaces["action"])
+    try:
+        check_fit(agent.filter, scaling, units.size, agent.policy)
+    except ValueError as error:
+        raise FileFormatError(f"{path}: spaces.json is not of its checkpoint {number} ({error}).") from error
+    return TrainedAgent(agent, scaling, units, environment_maker(config), number, config.seed, first)

@@ -10,10 +10,11 @@ import dataclasses
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import equinox as eqx
 import jax
@@ -27,6 +28,8 @@ from rpsp.errors import FileFormatError, StorageError, UsageError
 
 FORMAT = 1
 MAX_BYTES = 4 << 30  # a model of this project is a few megabytes; nothing sensible is larger
+MAX_HEADER = 16 << 20  # of a safetensors file; ours have a few thousand bytes
+MAX_SIZE = 100_000  # numbers of a state or an observation; ours have a few hundred at most
 
 READABLE: dict[str, type] = {
     cls.__name__: cls
@@ -77,10 +80,13 @@ def describe(tree: Any, arrays: dict[str, np.ndarray], name: str = "tree") -> An
     raise UsageError(f"{name}: cannot save a {type(tree).__name__}; use arrays, tuples and plain values.")
 
 
-def rebuild(description: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """The tree that `describe` described. Only classes in `READABLE` are made, and their `__init__` is not run."""
+def rebuild(description: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """The tree that `describe` described. Only classes in `READABLE` are made, and their `__init__` is not run.
+
+    Every array is taken out of `arrays` as it is used: a small file cannot ask for one a million times.
+    """
     if "array" in description:
-        array = arrays[description["array"]]
+        array = arrays.pop(description["array"])
         return jnp.asarray(array) if description["jax"] else array
     if "tuple" in description:
         return tuple(rebuild(x, arrays) for x in description["tuple"])
@@ -122,7 +128,11 @@ def parse_tree(data: bytes, path: Path) -> tuple[Any, dict[str, Any]]:
     """The tree and the JSON in the bytes of a file; `path` is for messages."""
     try:
         length = int.from_bytes(data[:8], "little")
+        if length > MAX_HEADER:
+            raise ValueError("a giant header")
         header = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["rpsp"])
+        if not isinstance(header, dict):
+            raise TypeError("no description")
         arrays = load(data)
     except (ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
         raise FileFormatError(f"{path}: is not an rpsp model file, or is cut off; save the model again.") from error
@@ -140,6 +150,38 @@ def parse_tree(data: bytes, path: Path) -> tuple[Any, dict[str, Any]]:
         ) from error
 
 
+def check_fit(filter: Any, observations: Any, action: int | None, policy: Any = None) -> None:
+    """Trace one update, one prediction and one choice: what a file holds must fit together to get any further.
+
+    `observations` is their Scaling or OneHot; the size of an action, unless given, is what the policy says.
+    """
+    try:
+        q = jax.eval_shape(filter.init)
+        size = encoded_size(observations)
+        if len(q.shape) != 1 or max(q.shape[0], size) > MAX_SIZE:
+            raise ValueError(f"a state of shape {q.shape} and observations of {size} numbers")
+        o, a = (jax.ShapeDtypeStruct((n or 0,), np.float32) for n in (size, action))
+        if policy is not None:
+            chosen = jax.eval_shape(lambda q: policy(q).sample(policy(q).mode()), q)
+            a = chosen if action is None else a
+            _same_shape("an action", chosen, a)
+        _same_shape("an updated state", jax.eval_shape(filter.update, q, a, o), q)
+        _same_shape("a prediction", jax.eval_shape(filter.predict, q, a), o)
+    except Exception as error:  # whatever comes of values that anyone may have written
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"its parts do not fit together: {why}") from error
+
+
+def _same_shape(what: str, found: Any, expected: Any) -> None:
+    if found.shape != expected.shape:
+        raise ValueError(f"{what} has shape {found.shape}, not {expected.shape}")
+
+
+def encoded_size(encoding: features.Scaling | features.OneHot) -> int:
+    """How many numbers an encoded observation or action has."""
+    return encoding.size if isinstance(encoding, features.OneHot) else len(encoding.mean)
+
+
 def digest(arrays: Mapping[str, np.ndarray]) -> str:
     """SHA-256 over names, types, shapes and bytes of all arrays, in order of name."""
     total = hashlib.sha256()
@@ -150,11 +192,14 @@ def digest(arrays: Mapping[str, np.ndarray]) -> str:
     return total.hexdigest()
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path, most: int = MAX_BYTES) -> bytes:
     """A file's contents, or a sentence that says why not."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise FileFormatError(f"{path}: has {path.stat().st_size} bytes, more than any rpsp file; not read.")
+        kind = path.stat()
+        if not stat.S_ISREG(kind.st_mode) and not stat.S_ISDIR(kind.st_mode):
+            raise FileFormatError(f"{path}: is not a plain file; not read.")
+        if kind.st_size > most:
+            raise FileFormatError(f"{path}: has {kind.st_size} bytes, more than {most}, and is no rpsp file; not read.")
         return path.read_bytes()
     except FileNotFoundError as error:
         raise FileFormatError(f"{path}: there is no such file.") from error
@@ -164,6 +209,13 @@ def read_bytes(path: Path) -> bytes:
         raise FileFormatError(f"{path}: cannot be read ({error.strerror}).") from error
 
 
+def write_through(file: IO[bytes], data: bytes) -> None:
+    """Write, and come back when it is on the disk."""
+    file.write(data)
+    file.flush()
+    os.fsync(file.fileno())
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file atomically: a temporary file beside it, fsync, rename."""
     temporary = None
@@ -171,9 +223,7 @@ def write_bytes(path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
             temporary = file.name
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            write_through(file, data)
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except OSError as error:

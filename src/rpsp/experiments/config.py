@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
-import math
+import sys
 import tomllib
 import types
 import typing
@@ -369,13 +369,22 @@ def check_names(given: Collection[str], known: Collection[str], where: str = "")
             raise UsageError(f"{where}{name}: there is no such setting{hint}")
 
 
+MAX_TOML = 1 << 20  # bytes of a file of settings
+MAX_FLOAT = sys.float_info.max  # beyond it there are only infinity and whole numbers
+
+
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The settings in a TOML file."""
     try:
-        return tomllib.loads(Path(path).read_text())
+        if (size := Path(path).stat().st_size) > MAX_TOML:
+            raise UsageError(
+                f"config: {str(path)!r} has {size} bytes, more than {MAX_TOML}; it is no file of settings."
+            )
+        with Path(path).open("rb") as file:
+            return tomllib.loads(file.read(MAX_TOML).decode())
     except OSError as error:
         raise UsageError(f"config: {str(path)!r} cannot be read ({error.strerror}).") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"config: {str(path)!r} is not TOML ({error}).") from error
 
 
@@ -404,13 +413,25 @@ def _import_method(name: str) -> Method:
 
 
 def import_plugin(name: str | None) -> None:
-    """Import a user's module."""
-    if name is None:
-        return
-    try:
-        importlib.import_module(name)
-    except Exception as error:  # a user's module may raise anything
-        raise UsageError(f"plugin: {name!r} cannot be imported ({error}); give a module's name.") from error
+    """Import a user's module, or several, as in "mine.tasks,mine.methods"."""
+    for module in [] if name is None else name.split(","):
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # a user's module may raise anything
+            raise UsageError(f"plugin: {module!r} cannot be imported ({error}); give a module's name.") from error
+
+
+def named_modules(plugin: Any, method: Any, env: Any) -> list[str]:
+    """The modules that these settings name: the plugins, and what stands before a method's or an environment's colon."""
+    plugins = plugin.split(",") if isinstance(plugin, str) else []
+    homes = [name.partition(":")[0] for name in (method, env) if isinstance(name, str) and ":" in name]
+    return list(dict.fromkeys([*plugins, *homes]))
+
+
+def plugin_flag(config: TrainConfig) -> list[str]:
+    """What a command that goes on with a run must say: no module is imported because a file names it."""
+    modules = named_modules(config.plugin, config.method, config.env)
+    return ["--plugin", ",".join(modules)] if modules else []
 
 
 def check_values(config: TrainConfig) -> None:
@@ -447,7 +468,7 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
             raise UsageError(f"{name}: {value!r} is not a list of whole numbers.")
         return tuple(_checked(name, item, arguments[0]) for item in value)
     if hint is float:
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        if isinstance(value, int | float) and not isinstance(value, bool) and -MAX_FLOAT <= value <= MAX_FLOAT:
             return float(value)
     elif isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return value

@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.evaluation import compiled_forecast, forecasts, normalised_errors, r_squared
-from rpsp.experiments.checkpoints import read_tree, write_tree
+from rpsp.experiments.checkpoints import check_fit, encoded_size, read_tree, write_tree
 from rpsp.features import OneHot, Scaling, fit_scaling, symbols
 from rpsp.filters import GRU, AbstractFilter, compiled_unroll
 from rpsp.inference import InferenceFilter, InferenceSettings, fit_inference, refit_inference
@@ -168,9 +168,9 @@ class PredictiveStateModel:
                 **{k: tuple(v) if isinstance(v, list) else v for k, v in extra["settings"].items()},
             )
             model._filter, model.observations, model.actions = tree
-            model.errors = extra["errors"]
-            _check_shapes(model.fitted, model.observations, model.actions)
-        except (UsageError, KeyError, TypeError, ValueError, AttributeError) as error:
+            model.errors = {str(name): [float(e) for e in errors] for name, errors in extra["errors"].items()}
+            check_fit(model.fitted, model.observations, encoded_size(model.actions))
+        except (UsageError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise FileFormatError(f"{path}: is not a model that this version of rpsp can use ({error}).") from error
         return model
 
@@ -238,15 +238,6 @@ class PredictiveStateModel:
 
 RIVAL_PAST = 10  # steps that the autoregression beside every model sees
 MAX_HISTORY = 5000  # regressions solve systems of about twice this size: beyond it minutes and gigabytes
-
-
-def _check_shapes(filter: AbstractFilter, observations: Any, actions: Any) -> None:
-    """Trace one update and one prediction: a file whose arrays do not fit together must not get further."""
-    sizes = [e.size if isinstance(e, OneHot) else len(e.mean) for e in (observations, actions)]
-    o, a = (jax.ShapeDtypeStruct((n,), np.float32) for n in sizes)
-    q = jax.eval_shape(filter.init)
-    if jax.eval_shape(filter.update, q, a, o).shape != q.shape or jax.eval_shape(filter.predict, q, a).shape != o.shape:
-        raise ValueError("its arrays do not fit together")
 
 
 def _settings(cls: type, given: dict[str, Any]) -> Any:

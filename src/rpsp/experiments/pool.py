@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from rpsp.errors import RpspError, UsageError
-from rpsp.experiments.config import TrainConfig
+from rpsp.experiments.config import TrainConfig, plugin_flag
 from rpsp.experiments.runner import record_settings
 
 FAILURE = "failure.txt"
@@ -142,6 +142,7 @@ class Worker:
                 "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
             }
         arguments = ["resume", str(job.directory), "--iterations", str(job.config.iterations), "--quiet"]
+        arguments += plugin_flag(job.config)
         self.process = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, *arguments],
             env=environment,

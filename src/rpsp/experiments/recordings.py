@@ -7,6 +7,7 @@ An `.npz` recording holds `observations` (all episodes one after another, the re
 from __future__ import annotations
 
 import io
+import lzma
 import warnings
 import zipfile
 import zlib
@@ -21,6 +22,13 @@ from rpsp.experiments.checkpoints import read_bytes, write_bytes
 from rpsp.trajectories import Episode, as_episodes
 
 MINARI = "minari:"
+MAX_UNPACKED, MAX_RATIO = 64 << 20, 100
+"""A recording larger than so many bytes that was so many times smaller when packed was made to fill the memory."""
+UNREADABLE = (
+    ValueError, EOFError, OSError, MemoryError, NotImplementedError, RuntimeError, RecursionError, SyntaxError,
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError,
+)  # fmt: skip
+"""What zipfile and numpy raise over files that are none of ours."""
 
 
 def load_episodes(source: str | Path) -> list[Episode]:
@@ -30,6 +38,10 @@ def load_episodes(source: str | Path) -> list[Episode]:
     path = Path(source)
     data = read_bytes(path)
     try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            size = sum(part.file_size for part in archive.infolist())
+        if size > max(MAX_UNPACKED, MAX_RATIO * len(data)):
+            raise FileFormatError(f"{path}: has {len(data)} bytes and says it holds {size}; not unpacked.")
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
             missing = [name for name in ("observations", "actions", "lengths") if name not in file.files]
             if missing:
@@ -38,10 +50,13 @@ def load_episodes(source: str | Path) -> list[Episode]:
                     "holds observations, actions and lengths, as rpsp.save_episodes writes them."
                 )
             observations, actions, lengths = (file[name] for name in ("observations", "actions", "lengths"))
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+    except UNREADABLE as error:
         raise FileFormatError(f"{path}: is not an .npz recording, or is damaged; record it again.") from error
-    if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths < 0).any():
+    if observations.ndim == 0 or actions.ndim == 0:
+        raise FileFormatError(f"{path}: 'observations' and 'actions' must have a row a step.")
+    if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths < 0).any() or (lengths > len(actions)).any():
         raise FileFormatError(f"{path}: 'lengths' must be a list of whole numbers, the actions of each episode.")
+    lengths = lengths.astype(np.int64)
     if len(actions) != lengths.sum() or len(observations) != lengths.sum() + len(lengths):
         raise FileFormatError(
             f"{path}: {len(lengths)} episodes of {lengths.sum()} actions need {lengths.sum()} actions and "

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,8 +26,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from rpsp.errors import FileFormatError, StorageError, UsageError
-from rpsp.experiments.checkpoints import FORMAT, parse_tree, read_bytes, tree_bytes, write_bytes
+from rpsp.experiments.checkpoints import (
+    FORMAT,
+    check_fit,
+    parse_tree,
+    read_bytes,
+    tree_bytes,
+    write_bytes,
+    write_through,
+)
+from rpsp.features import OneHot, Scaling
+from rpsp.policies import Agent
 from rpsp.training import Record, Training
+from rpsp.trajectories import Batch
 from rpsp.updates import UpdateRule
 
 KEEP = 3  # of the latest checkpoints; the best is kept beside them
@@ -39,6 +51,10 @@ class RunDirectory:
         self.path = path
         self.checkpoints = path / "checkpoints"
         self.metrics_file = path / "metrics.jsonl"
+        self._known: tuple[int, dict[int, float]] = (
+            0,
+            {},
+        )  # the size of the file when it was read, and the returns in it
 
     # -----------------------------------------------------------------------------------------------------------------
     # Metrics
@@ -47,15 +63,16 @@ class RunDirectory:
     def append(self, record: Record) -> None:
         """One more line of metrics, on the disk before this returns."""
         line = (json.dumps(record) + "\n").encode()
+        returns = self.returns()
         try:
             with self.metrics_file.open("ab") as file:
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
+                write_through(file, line)
         except OSError as error:
             raise StorageError(
                 f"{self.metrics_file}: {len(line)} bytes could not be written ({error.strerror})."
             ) from error
+        returns.update(_returns(record))
+        self._known = self._size(), returns
 
     def metrics(self) -> list[Record]:
         """Every record so far; a line cut off by a crash is not one."""
@@ -65,17 +82,35 @@ class RunDirectory:
         for line in read_bytes(self.metrics_file).decode(errors="replace").splitlines():
             try:
                 record = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 break
-            if not isinstance(record, dict):
+            if not isinstance(record, dict) or not all(isinstance(value, int | float) for value in record.values()):
+                break
+            if not isinstance(record.get("iteration", 0), int):
                 break
             records.append(record)
         return records
 
-    def cut_back(self, iterations: int) -> None:
-        """Forget the records of iterations that the checkpoint does not know; below 0, that of the initialisation too."""
+    def cut_back(self, iterations: int) -> int:
+        """Forget the records of iterations that the checkpoint does not know; below 0, that of the initialisation too.
+
+        How many iterations are still on record: fewer than asked for, where the file was damaged.
+        """
         kept = [r for r in self.metrics() if r.get("iteration", -1) < iterations]
         write_bytes(self.metrics_file, "".join(json.dumps(r) + "\n" for r in kept).encode())
+        return sum("iteration" in r for r in kept)
+
+    def returns(self) -> dict[int, float]:
+        """The mean return of every iteration; read again only when the file has changed."""
+        if self._known[0] != (size := self._size()):
+            found: dict[int, float] = {}
+            for record in self.metrics():
+                found |= _returns(record)
+            self._known = size, found
+        return self._known[1]
+
+    def _size(self) -> int:
+        return self.metrics_file.stat().st_size if self.metrics_file.exists() else 0
 
     # -----------------------------------------------------------------------------------------------------------------
     # Checkpoints
@@ -87,11 +122,8 @@ class RunDirectory:
         tree = (training.agent, training.scaling, training.recent, memory)
         counters = {"iteration": training.iteration, "samples": training.samples, "rows": training.rows}
         data = tree_bytes(tree, counters)
-        manifest = {"format": FORMAT, **counters, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        described = (json.dumps(manifest, indent=2) + "\n").encode()
-        final = self.write_checkpoint(
-            f"{training.iteration:06d}", {"state.safetensors": data, "manifest.json": described}
-        )
+        files = {"state.safetensors": data, "manifest.json": _manifest(data, counters)}
+        final = self.write_checkpoint(f"{training.iteration:06d}", files)
         self.keep({*self.numbers()[-KEEP:], self.best()})
         return final
 
@@ -102,7 +134,9 @@ class RunDirectory:
         try:
             temporary.mkdir(parents=True, exist_ok=True)
             for part, data in files.items():
-                write_bytes(temporary / part, data)
+                with (temporary / part).open("wb") as file:
+                    write_through(file, data)
+            _sync_directory(temporary)
             if final.exists():
                 shutil.rmtree(final)
             os.replace(temporary, final)
@@ -164,24 +198,31 @@ class RunDirectory:
         """The checkpoints there are, oldest first."""
         if not self.checkpoints.is_dir():
             return []
-        return sorted(int(p.name) for p in self.checkpoints.iterdir() if p.name.isdecimal())
+        return sorted(int(p.name) for p in self.checkpoints.iterdir() if re.fullmatch("[0-9]{6,9}", p.name))
 
     def best(self) -> int | None:
         """The checkpoint whose agent had the highest mean return when it acted, of those that are kept."""
-        returns = {int(r["iteration"]): r["mean_return"] for r in self.metrics() if "iteration" in r}
+        returns = self.returns()
         known = [n for n in self.numbers() if n in returns]
         return max(known, key=lambda n: returns[n]) if known else None
 
     def _parse(self, number: int) -> tuple[Path, Any, dict[str, Any]]:
         path = self.checkpoints / f"{number:06d}" / "state.safetensors"
-        data = read_bytes(path)
-        try:
-            expected = json.loads(read_bytes(path.with_name("manifest.json")))["sha256"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise FileFormatError(f"{path.with_name('manifest.json')}: is damaged.") from error
-        if hashlib.sha256(data).hexdigest() != expected:
-            raise FileFormatError(f"{path}: its contents do not match its checksum; the file is damaged.")
+        data, described = read_bytes(path), read_bytes(path.with_name("manifest.json"))
+        if hashlib.sha256(data).hexdigest().encode() not in described:
+            raise FileFormatError(f"{path}: its contents do not match its checksum; one of its files is damaged.")
         tree, extra = parse_tree(data, path)
+        counts = [extra.get(name) for name in COUNTERS]
+        if not all(type(n) in (int, float) and 0 <= n < 2**60 for n in counts) or counts[0] != number:
+            raise FileFormatError(f"{path}: counts {counts}, which cannot be of checkpoint {number}; it is damaged.")
+        if described != _manifest(data, extra):
+            raise FileFormatError(f"{path.with_name('manifest.json')}: is damaged.")
+        try:
+            _check_tree(tree)
+        except (TypeError, ValueError) as error:
+            raise FileFormatError(
+                f"{path}: is not of a training run that this version of rpsp can use ({error})."
+            ) from error
         return path, tree, extra
 
     def keep(self, numbers: Collection[int | None]) -> None:
@@ -217,6 +258,39 @@ class RunDirectory:
 
 
 LOCK = ".lock"
+COUNTERS = "iteration", "samples", "rows"
+"""The numbers of a training run, as a checkpoint keeps them."""
+
+
+def _manifest(data: bytes, counters: Mapping[str, Any]) -> bytes:
+    """What stands beside the file of a checkpoint; not one of its bytes may differ."""
+    known = {name: counters[name] for name in COUNTERS}
+    content = {"format": FORMAT, **known, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    return (json.dumps(content, indent=2) + "\n").encode()
+
+
+def _check_tree(tree: Any) -> None:
+    """What a checkpoint holds is what `save` puts there."""
+    agent, scaling, recent, memory = tree
+    kinds = (
+        (agent, Agent),
+        (scaling, Scaling | OneHot),
+        *((b, Batch) for b in recent),
+        *((m, np.ndarray) for m in memory),
+    )
+    for part, kind in kinds:
+        if not isinstance(part, kind):
+            raise TypeError(f"it holds a {type(part).__name__} where it should not")
+    for batch in recent:
+        shapes = [getattr(leaf, "shape", ()) for leaf in jax.tree.leaves(batch)]
+        if {shape[:2] for shape in shapes} != {batch.mask.shape} or max(map(len, shapes)) > 3:
+            raise ValueError("its episodes differ in shape")
+    check_fit(agent.filter, scaling, None, agent.policy)
+
+
+def _returns(record: Record) -> dict[int, float]:
+    """The mean return of a record, if it is of an iteration."""
+    return {int(record["iteration"]): record["mean_return"]} if {"iteration", "mean_return"} <= record.keys() else {}
 
 
 def _plain(leaf: Any) -> np.ndarray:

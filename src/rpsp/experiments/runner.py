@@ -23,6 +23,7 @@ PACKAGES = (
     "rpsp", "numpy", "scipy", "jax", "jaxlib", "equinox", "optax", "jaxtyping", "gymnasium", "mujoco", "safetensors",
     "matplotlib", "rich", "tyro",
 )  # fmt: skip
+MAX_JSON = 64 << 20  # bytes of a file; ours have a few thousand
 EXTRAS = ("minari", "pyarrow", "tensorboardX", "sb3-contrib", "ray")
 
 
@@ -55,11 +56,15 @@ def write_json(path: Path, content: Any) -> None:
     write_bytes(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file."""
     try:
-        return json.loads(read_bytes(path))
-    except ValueError as error:
+        content = json.loads(read_bytes(path, MAX_JSON))
+    except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{path}: is not JSON ({error}).") from error
+    if not isinstance(content, dict):
+        raise FileFormatError(f"{path}: holds no JSON object.")
+    return content
 
 
 def record_settings(directory: Path, config: Any) -> None:

@@ -6,15 +6,25 @@ import dataclasses
 import math
 import shlex
 import shutil
+import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Collection, Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rpsp.errors import FileFormatError, RpspError, UsageError
-from rpsp.experiments.config import TrainConfig, check_values, configured, field_names, find_method, import_plugin
+from rpsp.errors import EnvironmentFailure, FileFormatError, RpspError, UsageError
+from rpsp.experiments.config import (
+    TrainConfig,
+    check_values,
+    configured,
+    field_names,
+    find_method,
+    import_plugin,
+    named_modules,
+    plugin_flag,
+)
 from rpsp.experiments.methods import MethodSettings
 from rpsp.experiments.runner import Say, free_directory, read_json, record_settings, write_json
 
@@ -29,22 +39,41 @@ Show = Callable[[Record, "Pace"], None]
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def read_config(directory: Path) -> TrainConfig:
-    """The configuration of a run directory, as it was resolved."""
+def read_config(directory: Path, known: Collection[str] = ()) -> TrainConfig:
+    """The configuration of a run directory, as it was resolved.
+
+    Nothing is imported because a file says so: modules that it names must have been imported before, or be `known`.
+    """
     if not (directory / "config.json").exists():
         raise FileFormatError(f"{directory}: holds no config.json; give a run directory of `rpsp train`.")
     content = read_json(directory / "config.json")
     try:
         flat = {k: v for k, v in content.items() if k not in ("sensors", "settings")}
+        modules = named_modules(flat["plugin"], flat["method"], flat["env"])
+        if unknown := [name for name in modules if name not in sys.modules and name not in known]:
+            raise UnknownModules(directory, unknown)
         import_plugin(flat["plugin"])
         config = configured(flat | content["sensors"] | content["settings"])
         if missing := [name for name in AMOUNTS if getattr(config, name) is None]:
             raise UsageError(f"{missing[0]}: is missing")
         return config
+    except UnknownModules:
+        raise
     except (UsageError, KeyError, TypeError, AttributeError) as error:
         raise FileFormatError(
             f"{directory / 'config.json'}: is not the configuration of an `rpsp train` run ({error})."
         ) from error
+
+
+class UnknownModules(UsageError):
+    """A run directory names modules that nobody has imported: whether they may run is for the user to say."""
+
+    def __init__(self, directory: Path, modules: list[str]):
+        named = ",".join(modules)
+        super().__init__(
+            f"plugin: {directory / 'config.json'} names {named!r}, and no module is imported because a file says so; if "
+            f"you know it, add --plugin {shlex.quote(named)} (in Python, import it first)."
+        )
 
 
 def environment_maker(config: TrainConfig, factory: Any = None) -> Callable[..., Any] | None:
@@ -61,6 +90,7 @@ def environment_maker(config: TrainConfig, factory: Any = None) -> Callable[...,
             num_envs=num_envs,
             max_episode_steps=config.max_episode_steps,
             threads=config.threads,
+            step_timeout=config.step_timeout,
             **dataclasses.asdict(config.sensors),
             **given,
         )
@@ -72,6 +102,9 @@ FACTORY = "a factory"
 """What stands for the environment's name where a function made it."""
 
 
+MOST: dict[str, int] = {"num_envs": 10_000, "threads": 10_000, "seeds": 10_000}
+MOST_STEPS, MOST_UNITS = 10**12, 10_000
+"""Beyond these a number is a slip of the hand: the machine would fill its memory before anything is said."""
 AMOUNTS = "iterations", "samples", "exploration_episodes", "max_episode_steps", "num_envs"
 """What may be left open in a configuration."""
 
@@ -85,6 +118,8 @@ def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
         least, value = (0 if name in ("seed", "iterations") else 1), getattr(config, name)
         if value is not None and value < least:
             raise UsageError(f"{name}: {value} is not a whole number ≥ {least}.")
+        if value is not None and value > MOST.get(name, MOST_STEPS):
+            raise UsageError(f"{name}: {value} is more than {MOST.get(name, MOST_STEPS)}; no machine can do that.")
     envs = make_envs(1)
     try:
         limit = max_episode_steps(envs)
@@ -232,7 +267,8 @@ def _departing(config: TrainConfig, directory: Path, new: bool = False) -> Itera
     """Who leaves before the end is told how to go on; a mistake in a new run leaves nothing in the way."""
     how = "all finished iterations are saved"
     if config.env != FACTORY:
-        how += f"; go on with: rpsp resume {shlex.quote(str(directory))}"
+        words = ["rpsp", "resume", str(directory), *plugin_flag(config)]
+        how += f"; go on with: {shlex.join(words)}"
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -272,7 +308,6 @@ def _run(config: TrainConfig, directory: Path, make_envs: Callable[..., Any], sa
     import jax
 
     from rpsp.experiments.run_directory import RunDirectory
-    from rpsp.training import train as algorithm
 
     # Acting is a thousand tiny calls an iteration: handing each to another thread costs more than the call. (Of no effect
     # where a user's program has begun to compute already.)
@@ -293,30 +328,68 @@ def _run(config: TrainConfig, directory: Path, make_envs: Callable[..., Any], sa
             say(f"all {done} iterations in {directory} are done; resume it with more --iterations to go on")
             return Run(directory, known)
         say(f"run directory {directory}" if training is None else f"going on from checkpoint {done} in {directory}")
-        files.cut_back(-1 if training is None else done)
+        if (kept := files.cut_back(-1 if training is None else done)) < done:
+            say(f"{files.metrics_file}: was damaged; the records of {done - kept} iterations are lost")
         write_json(directory / "config.json", dataclasses.asdict(config))
-        envs = make_envs(config.num_envs)
-        try:
-            spaces = {"observation": envs.single_observation_space, "action": envs.single_action_space}
+
+        def envs() -> Any:
+            made = make_envs(config.num_envs)
+            spaces = {"observation": made.single_observation_space, "action": made.single_action_space}
             write_json(directory / "spaces.json", {name: _describe_space(space) for name, space in spaces.items()})
-            pace = Pace(config.iterations, done)
-            started = time.monotonic()
-            with _board(config, directory) as board:
-                for state, record in algorithm(cooked, envs, amounts, config.iterations, training):
-                    files.append(record)
-                    files.save(state)
-                    if "iteration" in record:
-                        pace.done, pace.here = state.iteration, pace.here + 1
-                    else:
-                        pace.started = time.monotonic()
-                        say(_initialised(record))
-                    board(record)
-                    show(record, pace)
-        finally:
-            envs.close()
+            return made
+
+        pace = Pace(config.iterations, done)
+        started = time.monotonic()
+        steps = _persevering(cooked, envs, amounts, config.iterations, training, say)
+        with _board(config, directory) as board, closing(steps):
+            for state, record in steps:
+                files.append(record)
+                files.save(state)
+                if "iteration" in record:
+                    pace.done, pace.here = state.iteration, pace.here + 1
+                else:
+                    pace.started = time.monotonic()
+                    say(_initialised(record))
+                board(record)
+                show(record, pace)
         results = summary(config, directory, files.metrics()) | {"wall_seconds": round(time.monotonic() - started, 1)}
         write_json(results_file, known | results)
     return Run(directory, results)
+
+
+TRIES = 3
+"""How often an iteration is tried with environments made anew, before a run gives up."""
+
+
+def _persevering(
+    cooked: Any, make_envs: Callable[[], Any], amounts: Any, iterations: int, training: Any, say: Say
+) -> Generator[tuple[Any, Record], None, None]:
+    """Algorithm 1; where its environments fail they are made anew and the iteration is played again.
+
+    Its randomness derives from (seed, iteration): if the failure does not come again, it has left no trace in the numbers.
+    """
+    from rpsp.training import train as algorithm
+
+    tries = 0
+    while True:
+        envs = None
+        try:
+            envs = make_envs()
+            for training, record in algorithm(cooked, envs, amounts, iterations, training):  # noqa: B020 - goes on there
+                tries = 0
+                yield training, record
+            return
+        except EnvironmentFailure as failure:
+            tries += 1
+            if tries == TRIES:
+                raise EnvironmentFailure(
+                    f"{failure}; it was made anew {TRIES - 1} times, and failed each time"
+                ) from failure
+            say(f"{failure}; it is made anew, try {tries + 1} of {TRIES}")
+        finally:
+            with suppress(Exception):  # what is broken may not even close
+                if envs is not None:
+                    envs.close()
 
 
 def summary(config: TrainConfig, directory: Path, metrics: list[Record]) -> dict[str, Any]:
@@ -451,11 +524,15 @@ def check(config: TrainConfig) -> None:
 
     check_values(config)
     recipe(find_method(config.method), config.settings)  # update rules check their own settings
-    counts = "past", "future", "dimension", "window", "units", "refit_batches", "refit_samples", "passes", "minibatch"
-    for name, least in {**dict.fromkeys(("hidden", *counts), 1), "epochs": 0, "plus_obs": 0}.items():
+    sizes = "hidden", "past", "future", "dimension", "window", "units", "plus_obs"
+    counts = "refit_batches", "refit_samples", "passes", "minibatch"
+    for name, least in {**dict.fromkeys((*sizes, *counts), 1), "epochs": 0, "plus_obs": 0}.items():
         value = getattr(config.settings, name)
-        if value is not None and min(value if isinstance(value, tuple) else (value,), default=1) < least:
+        values = value if isinstance(value, tuple) else (least if value is None else value,)
+        if min(values, default=least) < least:
             raise UsageError(f"{name}: {value} must be at least {least}.")
+        if name in sizes and max(values, default=least) > MOST_UNITS:
+            raise UsageError(f"{name}: {value} is more than {MOST_UNITS}; nothing of that size can be fitted.")
     if not 0 <= config.settings.discount <= 1:
         raise UsageError(f"discount: {config.settings.discount} does not lie between 0 and 1; 0.99 is usual.")
     if config.tensorboard:
@@ -520,6 +597,8 @@ def read_spaces(directory: Path) -> dict[str, Any]:
     def rebuilt(space: dict[str, Any]) -> Any:
         if "n" in space:
             return Discrete(space["n"], start=space["start"])
+        if np.dtype(space["dtype"]).kind not in "biuf":
+            raise ValueError(f"no numbers: {space['dtype']}")
         low, high = (
             np.array([infinite if x is None else x for x in space[name]], space["dtype"])
             for name, infinite in (("low", -np.inf), ("high", np.inf))
@@ -529,5 +608,5 @@ def read_spaces(directory: Path) -> dict[str, Any]:
     content = read_json(directory / "spaces.json")
     try:
         return {name: rebuilt(content[name]) for name in ("observation", "action")}
-    except (KeyError, TypeError, ValueError, AssertionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, AssertionError) as error:
         raise FileFormatError(f"{directory / 'spaces.json'}: is damaged ({error}).") from error

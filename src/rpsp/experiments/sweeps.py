@@ -31,6 +31,7 @@ from rpsp.experiments.config import (
     configured,
     find_method,
     import_plugin,
+    named_modules,
     read_toml,
     setting_names,
 )
@@ -239,7 +240,8 @@ def _refuse_another(directory: Path, config: TrainConfig) -> None:
 
     if not (directory / "config.json").exists():
         return
-    there, here = (flat_settings(dataclasses.asdict(c)) for c in (read_config(directory), config))
+    known = named_modules(config.plugin, config.method, config.env)
+    there, here = (flat_settings(dataclasses.asdict(c)) for c in (read_config(directory, known), config))
     for name, value in here.items():
         if name not in FREE and there[name] != value:
             raise UsageError(
