@@ -89,7 +89,8 @@ def _learned(rows: list[dict[str, Any]]) -> str:
     ]
     head = ["", *(f"{task.removesuffix('-v5')}, n = {mark}" for task, mark in MARKS.items())]
     return (
-        "Mean return of the ten iterations up to the n-th, three seeds or more, positions only, 16 hidden units (PPO: 64, 64):\n\n"
+        "Mean return of the ten iterations up to the n-th, three seeds or more, positions only, 16 hidden units\n"
+        "(PPO: 64, 64):\n\n"
         + _table(head, cells)
     )
 
