@@ -44,6 +44,13 @@ from rpsp.updates import UpdateRule
 KEEP = 3  # of the latest checkpoints; the best is kept beside them
 
 
+class InUse(UsageError):
+    """Another process holds the directory."""
+
+    def __init__(self, path: Path):
+        super().__init__(f"out: {str(path)!r} is in use by another process; wait for it or stop it.")
+
+
 class RunDirectory:
     """The files of one run."""
 
@@ -213,7 +220,7 @@ class RunDirectory:
             raise FileFormatError(f"{path}: its contents do not match its checksum; one of its files is damaged.")
         tree, extra = parse_tree(data, path)
         counts = [extra.get(name) for name in COUNTERS]
-        if not all(type(n) in (int, float) and 0 <= n < 2**60 for n in counts) or counts[0] != number:
+        if not all(isinstance(n, int | float) and 0 <= n < 2**60 for n in counts) or counts[0] != number:
             raise FileFormatError(f"{path}: counts {counts}, which cannot be of checkpoint {number}; it is damaged.")
         if described != _manifest(data, extra):
             raise FileFormatError(f"{path.with_name('manifest.json')}: is damaged.")
@@ -251,9 +258,7 @@ class RunDirectory:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise UsageError(
-                    f"out: {str(self.path)!r} is in use by another process; wait for it or stop it."
-                ) from error
+                raise InUse(self.path) from error
             yield
 
 

@@ -236,10 +236,20 @@ def start(config: TrainConfig, say: Say, show: Show, factory: Any = None) -> Run
     method = config.method.replace(":", "_")
     directory = free_directory(config.out, f"{stem}__{method}__{seeds}")
     with _departing(resolved, directory, new=True):
-        record_settings(directory, resolved)
+        _claim(directory, resolved)
         if config.seeds > 1:
             return _many(resolved, directory, say)
         return _run(resolved, directory, make_envs, say, show)
+
+
+def _claim(directory: Path, config: TrainConfig) -> None:
+    """Leave the settings in a new directory; of two processes that want the same one, the second finds them there."""
+    from rpsp.experiments.run_directory import InUse, RunDirectory
+
+    with RunDirectory(directory).locked():
+        if (directory / "config.json").exists():
+            raise InUse(directory)
+        record_settings(directory, config)
 
 
 def resume(directory: Path, say: Say, show: Show, iterations: int | None = None, plugin: str | None = None) -> Run:
@@ -275,12 +285,12 @@ def _departing(config: TrainConfig, directory: Path, new: bool = False) -> Itera
         interrupt.add_note(how)
         raise
     except RpspError as error:
-        from rpsp.experiments.run_directory import RunDirectory
+        from rpsp.experiments.run_directory import InUse, RunDirectory
 
         begun = config.seeds > 1 or RunDirectory(directory).numbers()
         if begun and not isinstance(error, UsageError | FileFormatError):
             error.add_note(how)
-        elif new and not begun:
+        elif new and not begun and not isinstance(error, InUse):
             shutil.rmtree(directory, ignore_errors=True)
         raise
 
