@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -144,8 +144,7 @@ class RunDirectory:
                 with (temporary / part).open("wb") as file:
                     write_through(file, data)
             _sync_directory(temporary)
-            if final.exists():
-                shutil.rmtree(final)
+            self._remove(final)
             os.replace(temporary, final)
             _sync_directory(self.checkpoints)
         except OSError as error:
@@ -236,7 +235,15 @@ class RunDirectory:
         """Remove every other checkpoint."""
         for number in self.numbers():
             if number not in numbers:
-                shutil.rmtree(self.checkpoints / f"{number:06d}", ignore_errors=True)
+                with suppress(OSError):
+                    self._remove(self.checkpoints / f"{number:06d}")
+
+    def _remove(self, checkpoint: Path) -> None:
+        """Whole or not at all: who is killed half-way must not leave half a checkpoint behind."""
+        if checkpoint.exists():
+            gone = self.checkpoints / f".{checkpoint.name}.{os.getpid()}.gone"
+            os.replace(checkpoint, gone)
+            shutil.rmtree(gone, ignore_errors=True) if gone.is_dir() else gone.unlink()
 
     def clean(self) -> None:
         """Remove what a crash left half-written."""
