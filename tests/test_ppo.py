@@ -30,6 +30,7 @@ DIAGNOSTICS = {
     "clip_fraction",
     "policy_gradient_norm",
     "skipped",
+    "unsound",
     "epochs_done",
     "reward_scale",
     "log_std",

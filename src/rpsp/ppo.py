@@ -130,7 +130,8 @@ def ppo(
     Diagnostics are those of the whole batch. After the step: `kl` (old to new), `policy_loss` (less the clipped
     surrogate), `value_loss` (mean squared error), `entropy`, `clip_fraction`. Before it: `explained_variance` of the
     critic against the λ-returns. And `policy_gradient_norm` (mean over minibatches, before clipping), `skipped` (the
-    share of gradients that were not followed: 1 if nothing was learned), `epochs_done`, `reward_scale`, `log_std`.
+    share of gradients that were not followed: 1 if nothing was learned, and then `unsound` as well), `epochs_done`,
+    `reward_scale`, `log_std`.
     """
     settings = PpoSettings(
         learning_rate,
@@ -302,6 +303,7 @@ def _step(
     policy, critic = networks(end.theta)
     memory = PpoMemory(critic, end.adam, jax.random.key_data(key), returns, state.batches + 1)
     memory = jax.tree.map(lambda new, old: jnp.where(sound, new, old), memory, state)
+    skipped = jnp.where(sound, end.refused / jnp.maximum(end.taken + end.refused, 1), 1.0)
     new = distributions(policy, states)
     log_ratio = jnp.where(mask, log_probs(new, actions) - log_prob, 0.0)
     outside = jnp.abs(jnp.exp(log_ratio) - 1) > settings.clip
@@ -315,7 +317,8 @@ def _step(
         "explained_variance": explained_variance(targets, values, mask),
         "clip_fraction": masked_mean(jnp.where(outside, 1.0, 0.0), mask),
         "policy_gradient_norm": end.norms / jnp.maximum(end.taken, 1),
-        "skipped": jnp.where(sound, end.refused / jnp.maximum(end.taken + end.refused, 1), 1.0),
+        "skipped": skipped,
+        "unsound": jnp.where(skipped == 1, 1.0, 0.0),
         "epochs_done": end.epoch,
         "reward_scale": scale,
     }

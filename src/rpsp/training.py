@@ -87,6 +87,12 @@ class Training(eqx.Module):
     """The units of observations, fitted to the exploration."""
     recent: tuple[Batch, ...]
     """Those latest batches that a refit still to come will see."""
+    sound: Agent
+    """The agent of the last iteration whose update had finite numbers: what a run that has gone astray goes back to."""
+    astray: int = 0
+    """How many iterations in a row had none since."""
+    halvings: int = 0
+    """How often it went back, and has halved its steps since."""
 
 
 def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[Training, Record]:
@@ -115,7 +121,7 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
     }
     # A few rows more than full ones would do, because episodes seldom fill them: one compilation less.
     rows = -(-5 * settings.samples // (4 * (max_episode_steps(envs) or settings.samples)))
-    return Training(0, samples, rows, agent, recipe.rule.init(agent), scaling, ()), record
+    return Training(0, samples, rows, agent, recipe.rule.init(agent), scaling, (), agent), record
 
 
 def advance(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, training: Training) -> tuple[Training, Record]:
@@ -135,6 +141,7 @@ def advance(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, trainin
     acted = time.perf_counter()
     batch = _packed(collected, envs, training.rows)
     new, memory, diagnostics = recipe.rule.step(agent, memory, batch)
+    new = _towards(new, agent, training.halvings)
     moved = recipe.rule.moves_filter(agent)
     watched = _diagnose(agent, new, batch, moved)
     record = {
@@ -152,6 +159,7 @@ def advance(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, trainin
         "update_seconds": done - acted,
         "steps_per_second": collected.samples / (done - started),
     }
+    unsound = any(name.split("/")[-1] == "unsound" and value == 1 for name, value in diagnostics.items())
     after = Training(
         iteration=n + 1,
         samples=training.samples + collected.samples,
@@ -160,8 +168,11 @@ def advance(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, trainin
         memory=memory,
         scaling=training.scaling,
         recent=_still_wanted((*training.recent, forgetting_states(batch)), n + 1, settings) if recipe.refit else (),
+        sound=training.sound if unsound else agent,
+        astray=training.astray + 1 if unsound else 0,
+        halvings=training.halvings,
     )
-    return after, record
+    return _led_back(recipe, after, record)
 
 
 def train(
@@ -233,6 +244,39 @@ def max_episode_steps(envs: VectorEnv) -> int | None:
         return envs.unwrapped.envs[0].get_wrapper_attr("_max_episode_steps")  # pyright: ignore[reportAttributeAccessIssue]
     except AttributeError:
         return None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Updates whose numbers are not finite
+# ---------------------------------------------------------------------------------------------------------------------
+
+ASTRAY, HALVINGS = 5, 10
+"""So many iterations in a row without a finite update, and a run goes back; so often, and it gives up."""
+
+
+def _led_back(recipe: Recipe, training: Training, record: Record) -> tuple[Training, Record]:
+    """After too many updates that were skipped, back to the agent that could last be updated, to go on in smaller steps.
+
+    A skipped update leaves the agent as it was, so what is sick is the last one that was done. Whatever the rule
+    remembers may be sick as well, and is forgotten.
+    """
+    if training.astray == ASTRAY:
+        if training.halvings == HALVINGS:
+            raise DivergedError(
+                f"iteration {training.iteration - 1}: no update has finite numbers, however small its step; look at the "
+                "scale of the rewards, or train with another method."
+            )
+        sound, halvings = training.sound, training.halvings + 1
+        training = replace(training, agent=sound, memory=recipe.rule.init(sound), astray=0, halvings=halvings)
+        record = record | {"rolled_back": 1.0}
+    return training, record if training.halvings == 0 else record | {"step_scale": 0.5**training.halvings}
+
+
+def _towards(new: Agent, old: Agent, halvings: int) -> Agent:
+    """The agent on the way from `old` to `new` after so many halvings of it."""
+    if halvings == 0:
+        return new
+    return jax.tree.map(lambda a, b: b + 0.5**halvings * (a - b) if eqx.is_inexact_array(a) else a, new, old)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

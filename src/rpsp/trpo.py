@@ -124,6 +124,7 @@ def _step(settings: TrpoSettings, agent: Agent, state: tuple, batch: Batch) -> t
         "surrogate_improvement": found.gain,
         "step_fraction": found.fraction,
         "skipped": 1.0 - found.accepted,
+        "unsound": 1.0 - found.sound,
         "gradient_norm": jnp.linalg.norm(gradient),
         "explained_variance": explained_variance(returns, baseline, mask),
         "entropy": mean_entropy(old, mask),

@@ -39,7 +39,11 @@ Vector = Float[Array, " theta"]
 
 
 class UpdateRule(NamedTuple):
-    """A pair of pure functions: `state = init(agent)`, then `agent, state, diagnostics = step(agent, state, batch)`."""
+    """A pair of pure functions: `state = init(agent)`, then `agent, state, diagnostics = step(agent, state, batch)`.
+
+    A step that is not done says so by a diagnostic `skipped` of 1, and if that is because its numbers were not finite, by
+    `unsound` as well.
+    """
 
     init: Callable[[Agent], Memory]
     step: Callable[[Agent, Memory, Batch], tuple[Agent, Memory, dict[str, Array]]]
@@ -47,6 +51,8 @@ class UpdateRule(NamedTuple):
     """What its diagnostics are filed under where several rules work in sequence."""
     select: Select = lambda agent: trainable(agent)
     """Which parameters it may move."""
+    refitted: Callable[[Agent, Memory], Memory] | None = None
+    """What becomes of its memory when the filter was refitted and coordinates mean what they meant; None: it stays."""
 
     def moves_filter(self, agent: Agent) -> bool:
         """Whether states change with its steps."""
@@ -259,7 +265,7 @@ def _step(
     def judge(theta: Vector) -> tuple[Array, Array]:
         new = eqx.combine(restore(theta), fixed)
         q = unroll(new.filter, batch) if any(jax.tree.leaves(which.filter)) else states
-        return jnp.where(finite, 1.0, 0.0), mean_kl(old, distributions(new.policy, q), mask)
+        return jnp.where(finite, 1.0, jnp.nan), mean_kl(old, distributions(new.policy, q), mask)
 
     # Without a trust region there is one candidate, refused only if it is not finite.
     region = (jnp.inf, 0) if settings.max_kl is None else (settings.max_kl, settings.backtracks)
@@ -269,6 +275,7 @@ def _step(
         "kl": found.kl,
         "step_fraction": found.fraction,
         "skipped": 1.0 - found.accepted,
+        "unsound": 1.0 - found.sound,
         "explained_variance": explained_variance(R, b, mask),
     }
     found_norms, alphas = (dict(zip(weights, values, strict=True)) for values in (norms, alpha))
@@ -350,6 +357,8 @@ class Search(NamedTuple):
 
     tries: Int[Array, ""]
     accepted: Bool[Array, ""]
+    sound: Bool[Array, ""]
+    """Whether the numbers of any candidate were finite."""
     theta: Vector
     gain: Float[Array, ""]
     kl: Float[Array, ""]
@@ -378,10 +387,12 @@ def line_search(
         gain, kl = judge(candidate)
         finite = jnp.isfinite(kl) & jnp.isfinite(gain) & jnp.all(jnp.isfinite(candidate))
         accepted = (kl <= max_kl) & (gain > 0) & finite
-        taken = Search(search.tries + 1, accepted, candidate, gain, kl, fraction)
-        refused = search._replace(tries=search.tries + 1)
+        sound = search.sound | finite
+        taken = Search(search.tries + 1, accepted, sound, candidate, gain, kl, fraction)
+        refused = search._replace(tries=search.tries + 1, sound=sound)
         return jax.tree.map(lambda yes, no: jnp.where(accepted, yes, no), taken, refused)
 
     zero = jnp.zeros((), theta.dtype)
-    start = Search(jnp.asarray(0), jnp.asarray(False), theta, zero, zero, zero)
+    no = jnp.asarray(False)
+    start = Search(jnp.asarray(0), no, no, theta, zero, zero, zero)
     return jax.lax.while_loop(unfinished, attempt, start)

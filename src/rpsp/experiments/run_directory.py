@@ -126,8 +126,8 @@ class RunDirectory:
     def save(self, training: Training) -> Path:
         """Write a checkpoint, atomically; then remove those that are neither recent nor the best."""
         memory = tuple(map(_plain, jax.tree.leaves(training.memory)))
-        tree = (training.agent, training.scaling, training.recent, memory)
-        counters = {"iteration": training.iteration, "samples": training.samples, "rows": training.rows}
+        tree = (training.agent, training.scaling, training.recent, memory, training.sound)
+        counters = {name: getattr(training, name) for name in COUNTERS}
         data = tree_bytes(tree, counters)
         files = {"state.safetensors": data, "manifest.json": _manifest(data, counters)}
         final = self.write_checkpoint(f"{training.iteration:06d}", files)
@@ -168,7 +168,7 @@ class RunDirectory:
 
     def read(self, number: int, rule: UpdateRule) -> Training:
         """One checkpoint, checked; the rule's memory is filled into the structure that `rule.init` gives."""
-        path, (agent, scaling, recent, leaves), extra = self._parse(number)
+        path, (agent, scaling, recent, leaves, sound), extra = self._parse(number)
         template = rule.init(agent)
         shapes = [(x.shape, x.dtype) for x in map(_plain, jax.tree.leaves(template))]
         if shapes != [(x.shape, x.dtype) for x in leaves]:
@@ -177,7 +177,14 @@ class RunDirectory:
             )
         leaves = [_like(x, there) for x, there in zip(leaves, jax.tree.leaves(template), strict=True)]
         memory = jax.tree.unflatten(jax.tree.structure(template), leaves)
-        return Training(extra["iteration"], extra["samples"], extra["rows"], agent, memory, scaling, recent)
+        return Training(
+            agent=agent,
+            memory=memory,
+            scaling=scaling,
+            recent=recent,
+            sound=sound,
+            **{name: extra[name] for name in COUNTERS},
+        )
 
     def agent(self, which: str | int = "last") -> tuple[Any, Any, int]:
         """The agent and its scaling of a checkpoint: "last", "best" or its number; and that number."""
@@ -270,7 +277,7 @@ class RunDirectory:
 
 
 LOCK = ".lock"
-COUNTERS = "iteration", "samples", "rows"
+COUNTERS = "iteration", "samples", "rows", "astray", "halvings"
 """The numbers of a training run, as a checkpoint keeps them."""
 
 
@@ -283,9 +290,10 @@ def _manifest(data: bytes, counters: Mapping[str, Any]) -> bytes:
 
 def _check_tree(tree: Any) -> None:
     """What a checkpoint holds is what `save` puts there."""
-    agent, scaling, recent, memory = tree
+    agent, scaling, recent, memory, sound = tree
     kinds = (
         (agent, Agent),
+        (sound, Agent),
         (scaling, Scaling | OneHot),
         *((b, Batch) for b in recent),
         *((m, np.ndarray) for m in memory),
@@ -297,7 +305,8 @@ def _check_tree(tree: Any) -> None:
         shapes = [getattr(leaf, "shape", ()) for leaf in jax.tree.leaves(batch)]
         if {shape[:2] for shape in shapes} != {batch.mask.shape} or max(map(len, shapes)) > 3:
             raise ValueError("its episodes differ in shape")
-    check_fit(agent.filter, scaling, None, agent.policy)
+    for one in (agent, sound):
+        check_fit(one.filter, scaling, None, one.policy)
 
 
 def _returns(record: Record) -> dict[int, float]:
