@@ -260,6 +260,8 @@ def _led_back(recipe: Recipe, training: Training, record: Record) -> tuple[Train
     A skipped update leaves the agent as it was, so what is sick is the last one that was done. Whatever the rule
     remembers may be sick as well, and is forgotten.
     """
+    if training.astray:
+        record = record | {"astray": training.astray}
     if training.astray == ASTRAY:
         if training.halvings == HALVINGS:
             raise DivergedError(

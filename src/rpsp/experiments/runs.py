@@ -488,6 +488,10 @@ def line(record: Record, pace: Pace) -> str:
         return ""
     refitted = {0.0: "  refit refused", 1.0: "  refitted"}.get(record.get("refit_accepted", -1.0), "")
     dropped = f"  dropped {record['dropped_episodes']:.0f}" if record["dropped_episodes"] else ""
+    if "astray" in record:
+        dropped += f"  no finite update ({record['astray']} in a row)"
+    if "rolled_back" in record:
+        dropped += f"  rolled back, steps × {record['step_scale']:g} from now on"
     return (
         f"{pace.done:5d}/{pace.total}  return {record['mean_return']:9.2f}  "
         f"prediction {record['prediction_error']:.1e} (persistence {record['persistence_error']:.1e})  "
