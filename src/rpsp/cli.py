@@ -56,7 +56,8 @@ def main(arguments: list[str] | None = None) -> None:
         command = _parse(arguments or ["--help"])
         globals()[next(name for name, cls in COMMANDS.items() if cls is type(command)) + "_command"](command)
     except RpspError as error:
-        print("\n".join([f"rpsp: {error}", *_notes(error)]), file=sys.stderr)
+        sentence = f"rpsp: {error}".replace("\n", " ")  # it may quote what others have to say
+        print("\n".join([sentence, *_notes(error)]), file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt as interrupt:
         what = " ".join(_notes(interrupt)) or "nothing was left half-written."

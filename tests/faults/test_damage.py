@@ -127,7 +127,7 @@ def test_a_save_that_meets_a_limit_leaves_the_last_one(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_the_last_checkpoint(disk: Disk) -> None:
-    run, times = run_of(disk.path / "run", [1.0]), amount(5, 50)
+    run, times = run_of(disk.path, [1.0]), amount(5, 50)
     pages = sum(-(-p.stat().st_size // 4096) for p in (run.checkpoints / "000001").iterdir())
     for i in range(times):
         disk.leave(4096 * (i % pages))

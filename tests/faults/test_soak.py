@@ -28,7 +28,7 @@ print(json.dumps(seen))
 
 
 def test_memory_and_open_files_stay_as_they_are(tmp_path: Path) -> None:
-    iterations = amount(150, 2000)
+    iterations = amount(60, 2000)
     given = TINY | {"env": "tasks:Drift-v0", "method": "fm2", "iterations": iterations, "out": str(tmp_path / "run")}
     process = spawn(tmp_path / "compiled", json.dumps(given), code=SOAK)
     printed, error = process.communicate(timeout=1500)

@@ -608,7 +608,7 @@ def read_spaces(directory: Path) -> dict[str, Any]:
     import numpy as np
     from gymnasium.spaces import Box, Discrete
 
-    def rebuilt(space: dict[str, Any]) -> Any:
+    def rebuilt(space: Any) -> Any:
         if "n" in space:
             return Discrete(space["n"], start=space["start"])
         if np.dtype(space["dtype"]).kind not in "biuf":
