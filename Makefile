@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 # The regressions are small: two BLAS threads on a busy machine mostly wait for each other.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow lint bench docs clean
+.PHONY: demo test test-slow faults lint bench docs clean
 
 DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
@@ -22,6 +22,11 @@ test: $(VENV)/.dev  ## the tests (not the slow ones)
 
 test-slow: $(VENV)/.dev  ## learning tests and long measurements
 	$(BIN)/python -m pytest -m slow
+
+faults: $(VENV)/.dev  ## every promise of docs/promises.md with the full number of faults; prints the figures
+	@mkdir -p build && rm -f build/faults.jsonl
+	RPSP_FAULTS=full RPSP_FAULTS_LOG=$(CURDIR)/build/faults.jsonl $(BIN)/python -m pytest tests/faults; \
+	status=$$?; $(BIN)/python tests/faults/amounts.py build/faults.jsonl; exit $$status
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from pathlib import Path
 
 FULL = os.environ.get("RPSP_FAULTS") == "full"
 
@@ -19,3 +21,14 @@ def report(row: int, sentence: str) -> None:
     if FULL and (log := os.environ.get("RPSP_FAULTS_LOG")):
         with open(log, "a") as file:
             file.write(json.dumps({"row": row, "figure": sentence}) + "\n")
+
+
+def print_table(log: Path) -> None:
+    """The figures of `make faults`, by row."""
+    lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    for line in sorted(lines, key=lambda line: line["row"]):
+        print(f"{line['row']:3d}  {line['figure']}")
+
+
+if __name__ == "__main__":
+    print_table(Path(sys.argv[1]))

@@ -55,7 +55,7 @@ def test_the_payloads_are_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     import pickle
 
     monkeypatch.chdir(tmp_path)
-    pickle.loads(hostile.PICKLE)  # noqa: S301 - our own
+    pickle.loads(hostile.PICKLE)
     assert Path(hostile.MARKER).exists()
 
 
