@@ -14,15 +14,17 @@ from rpsp.experiments.run_directory import RunDirectory
 TINY: dict[str, int] = {"samples": 60, "exploration_episodes": 8, "num_envs": 3, "threads": 1}
 FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in TINY.items()]
 
+PATH = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+"""Where other processes find `tasks`."""
+
 # A test run in the background of a script inherits an ignored SIGINT.
 COMMAND = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from rpsp.cli import main; main()"
 
 
 def spawn(cache: Path, *arguments: str, code: str = COMMAND, **more: str) -> subprocess.Popen:
     """`rpsp …` in another process; `cache` is where processes share what they have compiled."""
-    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONPATH": PATH,
         "JAX_PLATFORMS": "cpu",
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_runs import HERE, TINY, checkpoints, cli, contents, metrics, trained
+from processes import PATH, TINY, checkpoints, metrics
+from test_runs import cli, contents, trained
 
 from rpsp.experiments.cluster import pack, unpack
 from rpsp.experiments.run_directory import RunDirectory
@@ -59,7 +60,7 @@ class Node:
             self.process = subprocess.Popen(
                 command,
                 cwd=folder,
-                env=os.environ | compiled(folder.parent) | {"PYTHONPATH": str(HERE), "TMPDIR": str(folder)},
+                env=os.environ | compiled(folder.parent) | {"PYTHONPATH": PATH, "TMPDIR": str(folder)},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -128,7 +129,7 @@ def test_a_node_dies_and_its_run_goes_on_elsewhere(nodes: tuple[str, Node, Node]
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER, *command],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(HERE)},
+        env=os.environ | {"PYTHONPATH": PATH},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_runs import FLAGS, HERE, TINY, _elsewhere, cache, checkpoints, cli, contents, metrics, spawn, trained  # noqa: F401
+from processes import TINY, checkpoints, metrics, spawn
+from test_runs import _elsewhere, cache, cli, contents, trained  # noqa: F401
 
 from rpsp.errors import UsageError
 from rpsp.experiments.pool import FAILURE

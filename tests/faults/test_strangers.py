@@ -38,9 +38,7 @@ def test_hostile_files_run_nothing_and_are_refused_in_a_sentence(tmp_path: Path)
     for name, outcome in found["outcomes"].items():
         assert isinstance(outcome, list), f"{name}: {outcome}"
         code, sentence = outcome
-        assert code == (2 if ("module" in name and "config" in name) or "plugin" in name or "texts" in name else 3), (
-            name
-        )
+        assert code == (2 if name in OTHERWISE else 3), name
         assert 0 < len(sentence) < 1000 and "\n" not in sentence, f"{name}: {sentence}"
     assert found["megabytes"] < 600
     report(
