@@ -1,24 +1,53 @@
-"""The pictures of the README and the docs: what a belief fitted to a hopping Hopper expects."""
+"""The pictures of the README and the docs: what a belief fitted to a hopping Hopper expects; the tutorial; the Tiger."""
 
 from __future__ import annotations
 
+import os
+import re
+import sys
+import tempfile
 from pathlib import Path
 
 from benchmarks.fm2_data import trained_policy_data
 from rpsp.experiments import figures
 from rpsp.experiments.models import PredictiveStateModel
 
+ROOT = Path(__file__).parents[1]
 NAMES = ["height", "torso angle", "thigh angle", "leg angle", "foot angle"]
 
 
 def main() -> None:
-    into = Path(__file__).parents[1] / "docs" / "figures"
+    into = ROOT / "docs" / "figures"
+    tutorial(into)
+    tiger(into)
     episodes = trained_policy_data("Hopper-v5", iterations=50, samples=10_000, seed=0)
     fitting, shown = episodes[::2], episodes[1::2]
     model = PredictiveStateModel().fit(fitting)
     figures.save(figures.prediction_fan(model, shown, names=NAMES), into, "forecasts")
     figures.save(figures.error_by_horizon(model.errors, "Hopper, positions only"), into, "error_by_horizon")
     figures.save(figures.coordinate_meaning(model, shown, names=NAMES), into, "coordinates")
+
+
+def tutorial(into: Path) -> None:
+    """The figures that the code of docs/tutorial.md draws, by running it."""
+    page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as scratch:
+        os.chdir(scratch)
+        try:
+            exec(compile("\n".join(blocks), "docs/tutorial.md", "exec"), {"__name__": "__main__"})
+            for drawn in Path().glob("tutorial_*"):
+                (into / drawn.name).write_bytes(drawn.read_bytes())
+        finally:
+            os.chdir(before)
+
+
+def tiger(into: Path) -> None:
+    sys.path.insert(0, str(ROOT / "examples"))
+    import exact_belief
+
+    exact_belief.main(out=into)
 
 
 if __name__ == "__main__":

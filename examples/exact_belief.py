@@ -1,0 +1,105 @@
+"""The exact belief beside the learned one: Tiger, the smallest problem in which one has to listen.
+
+Behind one of two doors is a tiger. Listening tells the right door with probability 0.85; opening a door puts the tiger
+anew behind either. Whoever knows these numbers keeps the exact probability that it is on the left, by Bayes rule. The
+tabular predictive state is told none of them: it counts what was heard after what, and what it predicts to hear next
+gives its belief away, P(hear left) = 0.85 P(left) + 0.15 P(right).
+
+    python examples/exact_belief.py         # prints how close they are, and draws exact_belief.png
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import tyro
+
+import rpsp
+
+LISTEN, OPEN_LEFT, OPEN_RIGHT = range(3)
+LEFT, RIGHT = range(2)
+RELIABLE = 0.85
+
+
+def play(steps: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """What is heard and what is done, [steps + 1, 1] and [steps, 1]; nine times in ten one listens."""
+
+    def hear() -> int:
+        return tiger if rng.random() < RELIABLE else 1 - tiger
+
+    tiger = int(rng.integers(2))
+    heard, done = [hear()], []
+    for _ in range(steps):
+        action = int(rng.choice(3, p=[0.9, 0.05, 0.05]))
+        if action != LISTEN:
+            tiger = int(rng.integers(2))
+        heard.append(hear())
+        done.append(action)
+    return np.array(heard)[:, None], np.array(done)[:, None]
+
+
+def exact(heard: np.ndarray, done: np.ndarray) -> np.ndarray:
+    """P(tiger on the left | everything so far) after every sound, by Bayes rule."""
+    beliefs, left = [], 0.5
+    for sound, action in zip(heard[:, 0], [OPEN_LEFT, *done[:, 0]], strict=True):  # nothing is known at first
+        prior = left if action == LISTEN else 0.5
+        likelihood = (RELIABLE, 1 - RELIABLE) if sound == LEFT else (1 - RELIABLE, RELIABLE)
+        left = prior * likelihood[0] / (prior * likelihood[0] + (1 - prior) * likelihood[1])
+        beliefs.append(left)
+    return np.array(beliefs)
+
+
+def learned(model: rpsp.PredictiveStateModel, heard: np.ndarray, done: np.ndarray) -> np.ndarray:
+    """The same probability read off the predictive state: what it expects to hear, if one listened now."""
+    listen = np.eye(3)[LISTEN]
+    hears = jax.vmap(model.fitted.predict, in_axes=(0, None))(model.filter(heard, done), listen)
+    return (np.asarray(hears)[:, LEFT] - (1 - RELIABLE)) / (2 * RELIABLE - 1)
+
+
+def main(episodes: int = 3000, out: Path = Path()) -> None:
+    """Play, count, compare.
+
+    Args:
+        episodes: the most that a model is fitted to, of 30 steps each; a tenth and a hundredth are tried as well.
+        out: the directory that the figure is written to.
+    """
+    rng = np.random.default_rng(0)
+    recorded = [play(30, rng) for _ in range(episodes)]
+    fresh = [play(30, rng) for _ in range(20)]
+    truth = np.stack([exact(*game) for game in fresh])
+    print(f"P(tiger left), root mean square difference from Bayes rule; always 1/2 would have {rms(truth - 0.5):.3f}")
+    for count in (episodes // 100, episodes // 10, episodes):
+        # The next sound alone is future enough: there are but two places for the tiger, and P(hear left) tells them apart.
+        model = rpsp.PredictiveStateModel("tabular", future=1).fit(recorded[:count])
+        beliefs = np.stack([learned(model, *game) for game in fresh])
+        print(f"  {count:5} episodes: {rms(beliefs - truth):.3f}")
+    game = np.abs(np.diff(truth)).sum(axis=1).argmax()  # in which the mind is changed most
+    heard, done = fresh[game]
+    draw(heard, done, truth[game], beliefs[game], out)
+
+
+def rms(x: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(x**2)))
+
+
+def draw(heard: np.ndarray, done: np.ndarray, truth: np.ndarray, belief: np.ndarray, out: Path) -> None:
+    """One game: what was heard, where a door was opened, and both beliefs."""
+    import matplotlib.pyplot as plt
+
+    from rpsp.experiments import figures
+
+    figure, axes = plt.subplots(figsize=(8, 3.2), layout="constrained")
+    axes.plot(truth, color="black", linewidth=4, alpha=0.25, label="exact: Bayes rule, all numbers known")
+    axes.plot(belief, color=figures.COLOURS["tabular"], label="learned: predictive state, by counting")
+    axes.plot(1.08 - 1.16 * heard[:, 0], ".", color="black", markersize=4, label="heard (top: left)")
+    for i, step in enumerate(np.flatnonzero(done[:, 0] != LISTEN) + 0.5):
+        axes.axvline(step, color="black", linestyle=":", label="a door is opened" if i == 0 else None)
+    axes.set(xlabel="step", ylabel="P(tiger left)", ylim=(-0.14, 1.14))
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    print(f"figure: {figures.save(figure, out, 'exact_belief')}")
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

@@ -1,0 +1,145 @@
+"""A method of your own: a filter and an update rule in one file, used by every command.
+
+The filter is an engineer's α-β tracker: it keeps a reading and its rate of change, and corrects both by a part of what
+was not expected. Its two gains are learned by prediction error. The update is REINFORCE, the oldest policy gradient.
+
+    cd examples
+    rpsp train InvertedPendulum-v5 --method own_method:tracker --iterations 60 --out runs/tracker
+    rpsp eval runs/tracker --plugin own_method                # nothing is imported because a file says so: name it
+    rpsp train InvertedPendulum-v5 --method own_method:reinforced --iterations 60
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import optax
+import tyro
+from jaxtyping import Array, Float
+
+import rpsp
+from rpsp.experiments.checkpoints import READABLE
+from rpsp.experiments.methods import Method, MethodSettings
+from rpsp.experiments.recipes import Belief
+from rpsp.filters import AbstractFilter, unroll
+from rpsp.objectives import (
+    advantages,
+    distributions,
+    fit_baseline,
+    linear_baseline,
+    mean_kl,
+    policy_loss,
+    rewards_to_go,
+)
+from rpsp.policies import Agent
+from rpsp.refinement import refine
+from rpsp.trajectories import Batch
+from rpsp.updates import UpdateRule, policy_only
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A filter: init, update, predict
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Tracker(AbstractFilter):
+    """q = [x, v, 1]: x ← ô + α e and v ← v + Ba + β e, where ô = x + v + Ba was expected and e = o − ô not."""
+
+    # The last coordinate is 0 before the first reading, which is taken as it is.
+    gains: Float[Array, " gain"]
+    """α and β."""
+    push: Float[Array, "act obs"]
+    """B: what an action adds to the rate of change."""
+
+    def init(self) -> Float[Array, " q"]:
+        return jnp.zeros(2 * self.push.shape[1] + 1)
+
+    def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
+        n = self.push.shape[1]
+        expected = self.predict(q, action)
+        unexpected = observation - expected
+        x = expected + self.gains[0] * unexpected
+        v = q[n : 2 * n] + action @ self.push + self.gains[1] * unexpected
+        begun = q[-1] > 0
+        return jnp.concatenate([jnp.where(begun, x, observation), jnp.where(begun, v, 0.0), jnp.ones(1)])
+
+    def predict(self, q: Array, action: Array) -> Float[Array, " obs"]:
+        n = self.push.shape[1]
+        return q[:n] + q[n : 2 * n] + action @ self.push
+
+
+READABLE["Tracker"] = Tracker  # so that checkpoints may name it
+
+
+def tracking(settings: MethodSettings) -> Belief:
+    """Readings trusted wholly at first, then backpropagation through time on the exploration's prediction error."""
+
+    def initialise(batch: Batch, held: Batch, rng: np.random.Generator, key: Array) -> AbstractFilter:
+        first = Tracker(jnp.array([1.0, 1.0]), jnp.zeros((batch.performed.shape[-1], batch.observations.shape[-1])))
+        return refine(first, batch, held, key=key).filter
+
+    return Belief(initialise)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# An update rule: init, step
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def reinforce(settings: MethodSettings) -> UpdateRule:
+    """One Adam step on ℓ₁ = −Σ log π(a_t | q_t) (R_t − b_t); the filter stays as it is."""
+    adam = optax.adam(settings.learning_rate)
+
+    def init(agent: Agent) -> Any:
+        return adam.init(eqx.filter(agent, policy_only(agent)))
+
+    return UpdateRule(init, eqx.filter_jit(partial(reinforce_step, adam, settings.discount)), "reinforce", policy_only)
+
+
+def reinforce_step(
+    adam: optax.GradientTransformation, discount: float, agent: Agent, memory: Any, batch: Batch
+) -> tuple[Agent, Any, dict[str, Array]]:
+    """The agent a step further, what Adam remembers, and what the log shall say."""
+    states, mask = unroll(agent.filter, batch), jnp.asarray(batch.mask)
+    returns = rewards_to_go(batch, discount)
+    baseline = linear_baseline(fit_baseline(states, returns, mask), states)
+    A = advantages(returns, baseline, mask)
+    moving, fixed = eqx.partition(agent, policy_only(agent))
+
+    def loss(moving: Agent) -> Array:
+        return policy_loss(distributions(eqx.combine(moving, fixed).policy, states), batch, A)
+
+    value, gradient = eqx.filter_value_and_grad(loss)(moving)
+    updates, memory = adam.update(gradient, memory)
+    new = eqx.combine(eqx.apply_updates(moving, updates), fixed)
+    kl = mean_kl(distributions(agent.policy, states), distributions(new.policy, states), mask)
+    return new, memory, {"policy_loss": value, "kl": kl}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Two rows
+# ---------------------------------------------------------------------------------------------------------------------
+
+tracker = Method("tracker", tracking, "policy_alone", "an α-β tracker; TRPO")
+reinforced = Method("reinforced", tracking, reinforce, "an α-β tracker; REINFORCE", {"learning_rate": 1e-2})
+
+
+def main(iterations: int = 60, out: str | None = None) -> None:
+    """Train the first row on cart-pole of which positions are seen.
+
+    Args:
+        iterations: of acting and updating.
+        out: the run directory; one under runs/ unless given.
+    """
+    run = rpsp.train("InvertedPendulum-v5", "own_method:tracker", iterations=iterations, out=out)
+    gains = np.asarray(rpsp.load(run.directory).agent.filter.gains)
+    print(
+        f"final return {run.results['final_return']:.0f}; gains learned from the data: α {gains[0]:.2f}, β {gains[1]:.2f}"
+    )
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

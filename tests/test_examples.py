@@ -1,0 +1,72 @@
+"""Every example runs as its page says, at small scale, and shows what it claims."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """What a command prints; it must succeed."""
+    # Programs that one command has compiled serve the next.
+    env = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(cwd / "compiled")}
+    env["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+    done = subprocess.run([str(word) for word in command], cwd=cwd, env=env, capture_output=True, encoding="utf8")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def example(name: str, *arguments: str, cwd: Path) -> str:
+    return run(sys.executable, EXAMPLES / name, *arguments, cwd=cwd)
+
+
+def numbers(text: str) -> list[float]:
+    return [float(word) for word in re.findall(r"-?\d+(?:\.\d+)?", text)]
+
+
+def test_an_environment_of_ones_own_is_trained_and_used(tmp_path: Path) -> None:
+    printed = example("own_environment.py", "--iterations", "4", "--out", "run", cwd=tmp_path)
+    learned, random = numbers(printed.splitlines()[-1])[1:]
+    assert 0 <= random < learned <= 100
+    source = (EXAMPLES / "own_environment.py").read_text(encoding="utf8")
+    assert len(source[source.index("class Hover") : source.index("def main")].splitlines()) <= 40
+
+
+def test_noisy_sensor_trains_all_three(tmp_path: Path) -> None:
+    printed = example("noisy_sensor.py", "--iterations", "1", "--samples", "200", cwd=tmp_path)
+    assert [line.split()[0] for line in printed.splitlines()] == ["fm1", "fm2", "rpsi-trpo"]
+    assert {path.name for path in (tmp_path / "runs/noisy_sensor").iterdir()} == {"fm1", "fm2", "rpsi-trpo"}
+
+
+def test_learned_belief_nears_the_exact_one(tmp_path: Path) -> None:
+    ignorant, *found = numbers(example("exact_belief.py", "--episodes", "1000", cwd=tmp_path).partition("have ")[2])
+    errors = found[1::2]
+    assert len(errors) == 3 and errors[0] > errors[-1] and errors[-1] < 0.1 < ignorant
+    assert (tmp_path / "exact_belief.png").exists()
+
+
+def test_recorded_data_beats_persistence_and_finds_the_coil(tmp_path: Path) -> None:
+    *lines, coil, _ = example("recorded_data.py", "--episodes", "20", cwd=tmp_path).splitlines()
+    for line in lines[-3:]:
+        _, model, persistence = numbers(line)
+        assert model < persistence / 2
+    assert numbers(coil)[-1] > 0.99
+    assert (tmp_path / "oven.safetensors").exists()
+
+
+@pytest.mark.parametrize("row", ["tracker", "reinforced"])
+def test_a_method_of_ones_own_is_a_plugin_of_every_command(row: str, tmp_path: Path) -> None:
+    (tmp_path / "own_method.py").write_bytes((EXAMPLES / "own_method.py").read_bytes())
+    rpsp = Path(sys.executable).with_name("rpsp")
+    few = "--iterations", "2", "--samples", "200", "--exploration-episodes", "10", "--epochs", "2"
+    run(rpsp, "train", "InvertedPendulum-v5", "--method", f"own_method:{row}", *few, "--out", "run", cwd=tmp_path)
+    if row == "reinforced":  # whose memory must be kept as well
+        run(rpsp, "resume", "run", "--plugin", "own_method", "--iterations", "3", cwd=tmp_path)
+        run(rpsp, "eval", "run", "--plugin", "own_method", "--episodes", "2", cwd=tmp_path)
