@@ -1,6 +1,6 @@
 """A limit on how long someone else's code may take: an environment that hangs must not hang the run.
 
-Around a call stands `with Patience(30):`, which costs it a microsecond. When the time is up, three things happen in turn.
+Around a call stands `with Patience(25):`, which costs it a microsecond. When the time is up, three things happen in turn.
 
 1. The call is interrupted, wherever it waits: in `time.sleep`, in a read from a pipe or a socket, in a loop. `Overdue` is
    raised inside it.
@@ -30,7 +30,7 @@ SIGNAL = signal.SIGVTALRM
 PULSE = 0.25
 """Seconds between two looks at the clock."""
 GRACE = 3.0
-"""Seconds from one of the three to the next."""
+"""Seconds between the first and the second; half as many later comes the third."""
 
 
 class Overdue(BaseException):
@@ -52,7 +52,7 @@ class Patience:
     def __enter__(self) -> None:
         if self.seconds and threading.get_ident() == MAIN:
             _watch()
-            signal.setitimer(signal.ITIMER_REAL, self.seconds + 3 * GRACE)
+            signal.setitimer(signal.ITIMER_REAL, self.seconds + 1.5 * GRACE)
             _Clock.deadline = time.monotonic() + self.seconds
 
     def __exit__(self, *_: Any) -> None:
@@ -74,14 +74,16 @@ def _interrupt(number: int, frame: Any) -> None:
 
 
 def _look() -> None:
+    interrupted = math.inf
     while True:
         time.sleep(PULSE)
         deadline = _Clock.deadline
         if time.monotonic() <= deadline:
             continue
-        signal.pthread_kill(MAIN, SIGNAL)
-        time.sleep(GRACE)
-        if _Clock.deadline == deadline:
+        if deadline != interrupted:
+            interrupted = deadline
+            signal.pthread_kill(MAIN, SIGNAL)
+        elif time.monotonic() > deadline + GRACE:
             sentence = (
                 "rpsp: the environment hangs in compiled code that cannot be interrupted, so the process ends here; "
                 "all finished iterations are saved, and `rpsp resume` goes on from there."

@@ -112,7 +112,7 @@ class TrainConfig:
     """Where updates are computed; acting is on the CPU. auto: a GPU, if there is one and the method's updates gain by it."""
     threads: int | None = None
     """Threads that step the physics; every core unless given."""
-    step_timeout: float = 30.0
+    step_timeout: float = 25.0
     """Seconds that environments may take over a step or a reset before they are given up as hanging; 0: any number."""
     out: str | None = None
     """The run directory; without it one is named under runs/."""

@@ -1,0 +1,123 @@
+"""Row 6: environments that raise, hang or lose their process are made anew; what passes leaves no trace."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from amounts import FULL, amount, report
+from faulty import Faulty
+from processes import FLAGS, TINY, checkpoints, metrics, spawn
+
+from rpsp.cli import main
+from rpsp.experiments.config import TrainConfig, configured
+from rpsp.experiments.run_directory import RunDirectory
+from rpsp.experiments.runs import start
+
+KINDS = [
+    "raises", "sleeps", "its process dies", "waits for a pipe", "reset raises", "tries again and again",
+    "its process hangs", "spins", "reset not finite",
+]  # fmt: skip
+ITERATIONS = 3
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Any:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+    Faulty.plan("", 0)
+    assert all(child.poll() is not None for child in Faulty.children), "no process is left behind"
+
+
+def trained(out: Path, step_timeout: float = 0.5) -> list[str]:
+    """A short run; what it said."""
+    said: list[str] = []
+    given = TINY | {"env": "faulty:Faulty-v0", "method": "fm2", "iterations": ITERATIONS, "out": str(out)}
+    start(configured(given | {"step_timeout": step_timeout}), said.append, lambda record, pace: None)
+    return said
+
+
+def cli(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as exit:
+        main(list(arguments))
+    return int(exit.value.code or 0)
+
+
+def test_a_fault_that_passes_leaves_no_trace(tmp_path: Path) -> None:
+    rng, whole, once = random.Random(6), tmp_path / "whole", tmp_path / "once"
+    Faulty.plan("", 0)
+    trained(whole)
+    steps, longest, faults = Faulty.count, 0.0, amount(len(KINDS), 50)
+    for i in range(faults):
+        # A reset that fails must have one after it.
+        Faulty.plan(KINDS[i % len(KINDS)], rng.randint(1, steps - 20))
+        said = trained(once)
+        assert sum("made anew, try 2 of 3" in line for line in said) == 1, (Faulty.kind, said)
+        assert Faulty.times == 1 and len(Faulty.durations) == 1
+        assert metrics(once) == metrics(whole) and checkpoints(once) == checkpoints(whole), (Faulty.kind, Faulty.at)
+        longest = max(longest, *Faulty.durations)
+        shutil.rmtree(once)
+    assert longest < 0.5 + 1.5
+    report(
+        6,
+        f"{faults} of {faults} environments that raised, hung or lost their process were made anew, and the run had the "
+        f"bytes of the undisturbed one; a limit of 0.5 s ended every hang within {longest:.1f} s",
+    )
+
+
+@pytest.mark.parametrize("kind", ["raises", "sleeps"])
+def test_a_fault_that_lasts_ends_the_run_and_loses_nothing(kind: str, tmp_path: Path, capsys: Any) -> None:
+    """In full, with the limit that holds unless another is given."""
+    out, whole = tmp_path / "run", tmp_path / "whole"
+    limit = TrainConfig.step_timeout if FULL else 0.5
+    Faulty.plan("", 0)
+    trained(whole)
+    Faulty.plan(kind, Faulty.count - 30, lasts=True)
+    flags = ["--method", "fm2", "--seed", "0", "--iterations", str(ITERATIONS), "--step-timeout", str(limit), *FLAGS]
+    assert cli("train", "faulty:Faulty-v0", *flags, "--out", str(out)) == 6
+    first, *rest = capsys.readouterr().err.splitlines()
+    what = "raised RuntimeError" if kind == "raises" else "took longer than its step_timeout"
+    assert first.startswith(f"rpsp: Faulty-v0 {what}") and "made anew 2 times" in first
+    assert f"of iteration {ITERATIONS - 1} of seed 0" in first and "(Faulty-v0, step " in first
+    assert len(rest) == 1 and f"rpsp resume {out}" in rest[0]
+    assert Faulty.times == 3 and max(Faulty.durations) < limit + 1.5
+    assert RunDirectory(out).numbers()[-1] == ITERATIONS - 1
+    if kind == "sleeps":
+        report(
+            6, f"a limit of {limit:g} s ended the longest of 3 hangs after {max(Faulty.durations):.2f} s; then exit 6"
+        )
+    Faulty.plan("", 0)
+    main(["resume", str(out), "--quiet"])
+    assert metrics(out) == metrics(whole) and checkpoints(out) == checkpoints(whole)
+
+
+@pytest.mark.parametrize(("kind", "code"), [("compiled", 6), ("compiled, alone", -signal.SIGALRM)][: amount(1, 2)])
+def test_what_cannot_be_interrupted_ends_the_process(kind: str, code: int, tmp_path: Path) -> None:
+    out, limit = tmp_path / "run", 1.0
+    paths = os.pathsep.join(str(Path(__file__).parent.parent / room) for room in ("faults", "experiments"))
+    flags = ["--method", "fm2", "--iterations", "100000", "--step-timeout", str(limit), "--out", str(out), *FLAGS]
+    process = spawn(
+        tmp_path / "compiled", "train", "faulty:Faulty-v0", *flags, FAULT=kind, FAULT_AT="2000", PYTHONPATH=paths
+    )
+    last, deadline = time.monotonic(), time.monotonic() + 300
+    saved: list[int] = []
+    while process.poll() is None and time.monotonic() < deadline:
+        if (now := RunDirectory(out).numbers()) != saved:
+            saved, last = now, time.monotonic()
+        time.sleep(0.01)
+    lasted = time.monotonic() - last
+    _, error = process.communicate(timeout=10)
+    assert process.returncode == code and lasted < limit + 5.0 and saved[-1] > 0
+    if code == 6:
+        assert "cannot be interrupted" in error.splitlines()[-1] and "Traceback" not in error
+    report(6, f"a hang in compiled code: the process ended itself {lasted:.1f} s after its last iteration (limit 1 s)")
+    Faulty.plan("", 0)
+    main(["resume", str(out), "--iterations", str(saved[-1] + 1), "--quiet", "--plugin", "faulty"])
+    assert RunDirectory(out).numbers()[-1] == saved[-1] + 1
