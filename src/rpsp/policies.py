@@ -71,6 +71,50 @@ class Gaussian(AbstractDistribution):
         return jnp.sum(self.log_std + jnp.log(2 * jnp.pi * jnp.e) / 2)
 
 
+class SquashedGaussian(AbstractDistribution):
+    """a = tanh(u) with u ~ N(μ, diag(exp(log_std))²): inside (−1, 1), whatever the Gaussian."""
+
+    mean: Float[Array, " act"]
+    log_std: Float[Array, " act"]
+
+    @property
+    def gaussian(self) -> Gaussian:
+        """The distribution of u."""
+        return Gaussian(self.mean, self.log_std)
+
+    def sample(self, noise: Float[Array, " act"]) -> Float[Array, " act"]:
+        """a = tanh(μ + σ ε), with ε ~ N(0, I)."""
+        return jnp.tanh(self.gaussian.sample(noise))
+
+    def sample_and_log_prob(self, noise: Float[Array, " act"]) -> tuple[Float[Array, " act"], Float[Array, ""]]:
+        """The action and its log-probability, exact however near to ±1 it is."""
+        u = self.gaussian.sample(noise)
+        return jnp.tanh(u), self.gaussian.log_prob(u) - _log_slope(u)
+
+    def mode(self) -> Float[Array, " act"]:
+        """tanh(μ): the median, which is what is meant by the most probable action here."""
+        return jnp.tanh(self.mean)
+
+    def log_prob(self, action: Float[Array, " act"]) -> Float[Array, ""]:
+        """log π(a) = log N(u; μ, σ²) − Σ_i log(1 − tanh²(u_i)), u = artanh(a)."""
+        u = jnp.arctanh(jnp.clip(action, -1 + 1e-6, 1 - 1e-6))
+        return self.gaussian.log_prob(u) - _log_slope(u)
+
+    def kl(self, other: AbstractDistribution) -> Float[Array, ""]:
+        """That of the Gaussians: one and the same map of both changes nothing."""
+        assert isinstance(other, SquashedGaussian)
+        return self.gaussian.kl(other.gaussian)
+
+    def entropy(self) -> Float[Array, ""]:
+        """That of the Gaussian, an upper bound: there is no closed form after the squashing."""
+        return self.gaussian.entropy()
+
+
+def _log_slope(u: Float[Array, " act"]) -> Float[Array, ""]:
+    """Σ_i log(1 − tanh²(u_i)) = Σ_i 2 (log 2 − u_i − softplus(−2 u_i)), safe where tanh is ±1 in float32."""
+    return jnp.sum(2 * (jnp.log(2.0) - u - jax.nn.softplus(-2 * u)))
+
+
 class Categorical(AbstractDistribution):
     """P(a_i = 1) ∝ exp(logits_i), over one-hot actions."""
 
@@ -171,6 +215,31 @@ class GaussianPolicy(AbstractPolicy):
 
     def __call__(self, q: Float[Array, " q"]) -> Gaussian:
         return Gaussian(self.network(q), self.log_std)
+
+
+class SquashedPolicy(AbstractPolicy):
+    """π(a | q) = tanh of N(μ(q), diag(σ(q))²): spread depends on the state, log σ between −5 and 2."""
+
+    network: Network
+
+    def __init__(
+        self,
+        inputs: int,
+        actions: int,
+        *,
+        hidden: Sequence[int] = (16,),
+        scaling: Scaling | None = None,
+        key: PRNGKeyArray,
+    ):
+        self.network = Network(inputs, 2 * actions, hidden=hidden, scaling=scaling, key=key)
+
+    @property
+    def actions(self) -> int:
+        return self.network.layers[-1].bias.shape[0] // 2  # pyright: ignore[reportOptionalMemberAccess]
+
+    def __call__(self, q: Float[Array, " q"]) -> SquashedGaussian:
+        mean, log_std = jnp.split(self.network(q), 2)
+        return SquashedGaussian(mean, jnp.clip(log_std, -5.0, 2.0))
 
 
 class CategoricalPolicy(AbstractPolicy):

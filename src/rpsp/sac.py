@@ -1,0 +1,367 @@
+"""Soft actor-critic (Haarnoja et al. 2018) as an update rule: ours, not the paper's. Knows no filter by name.
+
+Learns from every step again and again: a batch goes into a buffer of the latest steps, and gradient steps are made on
+minibatches of it. The filter is frozen. What is stored of a step is the state it was acted from and what was done and
+seen; the state after it is the filter's update of that, made when it is needed. So a buffer outlives a refit that keeps
+what coordinates mean; whether the stored states are then computed anew is a setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
+
+from rpsp.errors import UsageError
+from rpsp.features import Scaling
+from rpsp.filters import step, trainable, unroll
+from rpsp.objectives import distributions, mean_kl
+from rpsp.policies import AbstractPolicy, Agent, Network, SquashedPolicy
+from rpsp.trajectories import Batch
+from rpsp.updates import UpdateRule, policy_only
+
+
+@dataclass(frozen=True)
+class SacSettings:
+    """How policy, critics and temperature learn from the buffer."""
+
+    learning_rate: float = 3e-4
+    """η: Adam's, of all three."""
+    discount: float = 0.99
+    """γ."""
+    target_rate: float = 0.005
+    """τ: how fast the target critics follow."""
+    minibatch: int = 256
+    """Steps in one gradient."""
+    ratio: float = 1.0
+    """Gradient steps for every environment step."""
+    capacity: int = 300_000
+    """How many of the latest steps the buffer holds."""
+    hidden: tuple[int, ...] = (256, 256)
+    """The critics' hidden layers."""
+    target_entropy: float | None = None
+    """Of the policy, which the temperature is moved towards; less the number of action dimensions unless given."""
+    recompute: bool = False
+    """Whether stored states are computed anew after a refit of the filter, instead of kept."""
+    seed: int = 0
+    """Of the critics' first weights and of the minibatches."""
+
+
+class Stored(NamedTuple):
+    """The latest steps: entry i of every array is one step. A ring: after the last entry comes the first."""
+
+    q: Float[Array, "capacity q"]
+    """The state acted from."""
+    start: Bool[Array, " capacity"]
+    seen: Float[Array, "capacity obs"]
+    executed: Float[Array, "capacity act"]
+    """Start, seen and executed as in `Batch`: what the state was made of."""
+    action: Float[Array, "capacity act"]
+    """As the policy drew it."""
+    performed: Float[Array, "capacity act"]
+    observation: Float[Array, "capacity obs"]
+    reward: Float[Array, " capacity"]
+    terminated: Bool[Array, " capacity"]
+
+
+class Learners(NamedTuple):
+    """What the gradients move, and how."""
+
+    policy: AbstractPolicy
+    critics: Network
+    """Q(q, a), twice: every array has a leading axis of 2."""
+    log_temperature: Float[Array, ""]
+    adam: Any
+
+
+class SacMemory(NamedTuple):
+    """What SAC remembers. Arrays only, so that it can be saved: the key is kept as its raw data."""
+
+    critics: Network
+    targets: Network
+    log_temperature: Float[Array, ""]
+    adam: Any
+    stored: Stored
+    steps: Int[Array, ""]
+    """How many steps were ever stored."""
+    key: UInt32[Array, " words"]
+
+
+def sac(
+    learning_rate: float = 3e-4,
+    *,
+    discount: float = 0.99,
+    target_rate: float = 0.005,
+    minibatch: int = 256,
+    ratio: float = 1.0,
+    capacity: int = 300_000,
+    hidden: Sequence[int] = (256, 256),
+    target_entropy: float | None = None,
+    recompute: bool = False,
+    seed: int = 0,
+) -> UpdateRule:
+    """The soft actor-critic rule (ours, not the paper's); see `SacSettings` for what each setting means.
+
+    A gradient that is not finite is not followed. Diagnostics are means over the gradient steps: `critic_loss`,
+    `policy_loss`, `entropy` (of the actions drawn), `temperature`, `value`; and `kl` (old to new, on the batch), `stored`
+    (steps in the buffer), `skipped` (the share of gradients that were not followed).
+    """
+    settings = SacSettings(
+        learning_rate,
+        discount,
+        target_rate,
+        minibatch,
+        ratio,
+        capacity,
+        tuple(hidden),
+        target_entropy,
+        recompute,
+        seed,
+    )
+    for name in ("learning_rate", "minibatch", "ratio", "capacity"):
+        if not getattr(settings, name) > 0:
+            raise UsageError(f"{name}={getattr(settings, name)}: must be greater than 0.")
+    if not 0 < target_rate <= 1:
+        raise UsageError(f"target_rate={target_rate}: must lie between 0 and 1, as in 0.005.")
+    if capacity < minibatch:
+        raise UsageError(f"capacity={capacity}: holds not even one minibatch of {minibatch} steps.")
+    return UpdateRule(
+        partial(_init, settings),
+        partial(_step, settings),
+        "sac",
+        policy_only,
+        refitted if recompute else None,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The buffer
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _empty(capacity: int, states: int, observations: int, actions: int) -> Stored:
+    def numbers(*shape: int) -> Array:
+        return jnp.zeros((capacity, *shape), jnp.float32)
+
+    def marks() -> Array:
+        return jnp.zeros(capacity, bool)
+
+    obs, act = partial(numbers, observations), partial(numbers, actions)
+    return Stored(numbers(states), marks(), obs(), act(), act(), act(), obs(), numbers(), marks())
+
+
+def store(stored: Stored, steps: Int[Array, ""], batch: Batch, states: Float[Array, "row time q"]) -> Stored:
+    """The buffer with the steps of a batch behind those it has, over the oldest; filler is left out."""
+    capacity = stored.reward.shape[0]
+    mask = jnp.asarray(batch.mask).ravel()
+    place = (steps + jnp.cumsum(mask) - 1) % capacity
+    place = jnp.where(mask, place, capacity)  # out of bounds, so that nothing is written
+    new = Stored(
+        states,
+        jnp.asarray(batch.starts),
+        jnp.asarray(batch.seen),
+        jnp.asarray(batch.executed),
+        jnp.asarray(batch.actions),
+        jnp.asarray(batch.performed),
+        jnp.asarray(batch.observations),
+        jnp.asarray(batch.rewards),
+        jnp.asarray(batch.ends) & ~jnp.asarray(batch.truncated),
+    )
+    return jax.tree.map(
+        lambda old, x: old.at[place].set(x.reshape(-1, *x.shape[2:]).astype(old.dtype), mode="drop"), stored, new
+    )
+
+
+@eqx.filter_jit
+def refitted(agent: Agent, memory: SacMemory, length: int = 1000) -> SacMemory:
+    """The memory with every stored state computed anew by the agent's filter, in pieces of `length` steps.
+
+    A piece in the middle of an episode begins at the state that was stored for the step before it: a coordinate means
+    what it meant, and a filter soon forgets where it began.
+    """
+    stored = memory.stored
+    capacity = stored.reward.shape[0]
+    length = min(length, capacity)
+    pieces = -(-capacity // length)
+
+    def cut(x: Array) -> Array:
+        return jnp.pad(x, [(0, pieces * length - capacity)] + [(0, 0)] * (x.ndim - 1)).reshape(
+            pieces, length, *x.shape[1:]
+        )
+
+    start, seen, executed = map(cut, (stored.start, stored.seen, stored.executed))
+    before = jnp.roll(stored.q, 1, axis=0)[::length][:pieces]
+
+    def advance(q: Array, at: Any) -> tuple[Array, Array]:
+        q = jax.vmap(partial(step, agent.filter))(q, *at)
+        return q, q
+
+    by_time: Any = tuple(jnp.swapaxes(x, 0, 1) for x in (executed, seen, start))
+    states = jnp.swapaxes(jax.lax.scan(advance, before, by_time)[1], 0, 1).reshape(pieces * length, -1)[:capacity]
+    filled = jnp.arange(capacity) < memory.steps
+    return memory._replace(stored=stored._replace(q=jnp.where(filled[:, None], states, stored.q)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Learning
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _init(settings: SacSettings, agent: Agent) -> SacMemory:
+    policy = agent.policy
+    if not isinstance(policy, SquashedPolicy):
+        raise UsageError("sac: needs a SquashedPolicy, so continuous actions; try rpsi-ppo for discrete ones.")
+    states, actions = agent.filter.size, policy.actions
+    observation = jax.eval_shape(agent.filter.predict, jnp.zeros(states), jnp.zeros(actions))
+    scaling = Scaling(
+        np.concatenate([np.asarray(policy.network.mean), np.zeros(actions)]),
+        np.concatenate([np.asarray(policy.network.scale), np.ones(actions)]),
+    )
+    # A rule knows nothing of the run's seed; the policy's first weights, which do, tell runs apart.
+    drawn = jax.lax.bitcast_convert_type(jnp.sum(policy.network.layers[0].weight), jnp.uint32)
+    first, second, key = jax.random.split(jax.random.fold_in(jax.random.key(settings.seed), drawn), 3)
+    both = [Network(states + actions, 1, hidden=settings.hidden, scaling=scaling, key=k) for k in (first, second)]
+    critics = jax.tree.map(lambda *pair: jnp.stack(pair), *both)
+    temperature = jnp.zeros((), jnp.float32)
+    return SacMemory(
+        critics,
+        critics,
+        temperature,
+        _adam(settings).init(_moving(Learners(policy, critics, temperature, ()))),
+        _empty(settings.capacity, states, observation.shape[0], actions),
+        jnp.zeros((), jnp.int32),
+        jax.random.key_data(key),
+    )
+
+
+def _adam(settings: SacSettings) -> optax.GradientTransformation:
+    return optax.adam(settings.learning_rate)
+
+
+def _moving(learners: Learners) -> tuple[Any, Any, Array]:
+    """The parameters that gradients move."""
+    return (
+        eqx.filter(learners.policy, trainable(learners.policy)),
+        eqx.filter(learners.critics, trainable(learners.critics)),
+        learners.log_temperature,
+    )
+
+
+def values(critics: Network, q: Float[Array, "n q"], action: Float[Array, "n act"]) -> Float[Array, "2 n"]:
+    """Q_i(q, a) of both critics."""
+    inputs = jnp.concatenate([q, action], axis=1)
+    return jax.vmap(lambda critic: jax.vmap(critic)(inputs)[:, 0])(critics)
+
+
+def drawn_actions(
+    policy: AbstractPolicy, q: Float[Array, "n q"], *, key: PRNGKeyArray
+) -> tuple[Float[Array, "n act"], Float[Array, " n"]]:
+    """Actions of a policy, and their log-probabilities; differentiable in its parameters."""
+    dists = jax.vmap(policy)(q)
+    noise = jax.random.normal(key, dists.mean.shape)  # pyright: ignore[reportAttributeAccessIssue]
+    return jax.vmap(lambda dist, e: dist.sample_and_log_prob(e))(dists, noise)
+
+
+class _Progress(NamedTuple):
+    """Where the gradient steps stand."""
+
+    learners: Learners
+    targets: Network
+    totals: Float[Array, " diagnostic"]
+    refused: Float[Array, ""]
+
+
+@eqx.filter_jit
+def _step(
+    settings: SacSettings, agent: Agent, memory: SacMemory, batch: Batch
+) -> tuple[Agent, SacMemory, dict[str, Array]]:
+    """Store a batch, then as many gradient steps as it has steps (times `ratio`), in one compiled loop."""
+    batch = jax.tree.map(jnp.asarray, batch)
+    mask = jnp.asarray(batch.mask)
+    states = unroll(agent.filter, batch) if batch.states is None else jnp.asarray(batch.states)
+    stored = store(memory.stored, memory.steps, batch, states)
+    steps = memory.steps + jnp.sum(mask)
+    filled = jnp.minimum(steps, settings.capacity)
+    actions = stored.action.shape[1]
+    wanted_entropy = -float(actions) if settings.target_entropy is None else settings.target_entropy
+    key, here = jax.random.split(jax.random.wrap_key_data(memory.key))
+    start = Learners(agent.policy, memory.critics, memory.log_temperature, memory.adam)
+    _, fixed = eqx.partition(
+        (start.policy, start.critics, start.log_temperature),
+        (trainable(start.policy), trainable(start.critics), True),
+    )
+
+    def follow(i: Array, now: _Progress) -> _Progress:
+        """One gradient step of critics, policy and temperature on the same minibatch."""
+        pick, after, again = jax.random.split(jax.random.fold_in(here, i), 3)
+        at = jax.random.randint(pick, (settings.minibatch,), 0, filled)
+        s = jax.tree.map(lambda x: x[at], stored)
+        next_q = jax.vmap(agent.filter.update)(s.q, s.performed, s.observation)
+        # y = r + γ (min_i Q̄_i(q', a') − α log π(a' | q')), a' ~ π(· | q'); r alone where the episode terminated.
+        temperature = jnp.exp(now.learners.log_temperature)
+        next_action, next_log_prob = drawn_actions(now.learners.policy, next_q, key=after)
+        soft = jnp.min(values(now.targets, next_q, next_action), axis=0) - temperature * next_log_prob
+        y = jax.lax.stop_gradient(s.reward + settings.discount * jnp.where(s.terminated, 0.0, soft))
+
+        def loss(moving: Any) -> tuple[Array, Array]:
+            policy, critics, log_temperature = eqx.combine(moving, fixed)
+            critic_loss = jnp.mean(jnp.sum((values(critics, s.q, s.action) - y) ** 2, axis=0))
+            action, log_prob = drawn_actions(policy, s.q, key=again)
+            frozen = jax.lax.stop_gradient(now.learners.critics)
+            value = jnp.min(values(frozen, s.q, action), axis=0)
+            policy_loss = jnp.mean(temperature * log_prob - value)
+            entropy = -jnp.mean(jax.lax.stop_gradient(log_prob))
+            temperature_loss = jnp.exp(log_temperature) * (entropy - wanted_entropy)
+            return critic_loss + policy_loss + temperature_loss, jnp.stack(
+                [critic_loss, policy_loss, entropy, temperature, jnp.mean(value)]
+            )
+
+        moving = _moving(now.learners)
+        gradient, found = jax.grad(loss, has_aux=True)(moving)
+        updates, adam = _adam(settings).update(gradient, now.learners.adam)
+        moved: Any = optax.apply_updates(moving, updates)
+        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(moved)]))
+        policy, critics, log_temperature = eqx.combine(moved, fixed)
+        learners = Learners(policy, critics, log_temperature, adam)
+        targets = jax.tree.map(lambda new, old: old + settings.target_rate * (new - old), learners.critics, now.targets)
+        taken = now._replace(learners=learners, targets=targets, totals=now.totals + found)
+        refused = now._replace(refused=now.refused + 1)
+        return jax.tree.map(lambda yes, no: jnp.where(finite, yes, no), taken, refused)
+
+    count = jnp.where(filled < settings.minibatch, 0, jnp.floor(settings.ratio * jnp.sum(mask))).astype(jnp.int32)
+    zero = jnp.zeros((), jnp.float32)
+    begun = _Progress(start, memory.targets, jnp.zeros(5), zero)
+    arrays, static = eqx.partition(begun, eqx.is_array)
+
+    def body(i: Array, arrays: Any) -> Any:
+        return eqx.filter(follow(i, eqx.combine(arrays, static)), eqx.is_array)
+
+    end: _Progress = eqx.combine(jax.lax.fori_loop(0, count, body, arrays), static)
+    new = eqx.tree_at(lambda a: a.policy, agent, end.learners.policy)
+    after = SacMemory(
+        end.learners.critics,
+        end.targets,
+        end.learners.log_temperature,
+        end.learners.adam,
+        stored,
+        steps,
+        jax.random.key_data(key),
+    )
+    means = end.totals / jnp.maximum(count - end.refused, 1)
+    skipped = end.refused / jnp.maximum(count, 1)
+    names = "critic_loss", "policy_loss", "entropy", "temperature", "value"
+    diagnostics = dict(zip(names, means, strict=True)) | {
+        "kl": mean_kl(distributions(agent.policy, states), distributions(new.policy, states), mask),
+        "stored": filled,
+        "skipped": skipped,
+        "unsound": jnp.where(skipped == 1, 1.0, 0.0),
+    }
+    return new, after, diagnostics

@@ -1,0 +1,165 @@
+"""Soft actor-critic: the buffer, the losses against hand-written ones, and a task it must solve."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rpsp.errors import UsageError
+from rpsp.filters import GRU, compiled_unroll, observation_window
+from rpsp.policies import Agent, GaussianPolicy, SquashedGaussian, SquashedPolicy
+from rpsp.sac import SacMemory, refitted, sac, store
+from rpsp.trajectories import Batch, Episode, pack
+
+SMALL = {"hidden": (16,), "minibatch": 8, "capacity": 40}
+
+
+def episodes(rng: np.random.Generator, *lengths: int) -> list[Episode]:
+    return [
+        Episode(
+            observations=rng.normal(size=(n + 1, 2)),
+            actions=np.clip(rng.normal(size=(n, 1)), -1, 1),
+            rewards=rng.normal(size=n),
+            drawn=np.tanh(rng.normal(size=(n, 1))),
+            terminated=bool(n % 2),
+            truncated=not n % 2,
+        )
+        for n in lengths
+    ]
+
+
+def batch_of(seed: int, *lengths: int) -> Batch:
+    return pack(episodes(np.random.default_rng(seed), *lengths), row_length=12)
+
+
+def gru_agent(seed: int = 0) -> Agent:
+    first, second = jax.random.split(jax.random.key(seed))
+    filter = GRU(4, 2, 1, key=first)
+    return Agent(filter, SquashedPolicy(4, 1, key=second))
+
+
+# The policy
+
+
+def test_squashed_log_probabilities_integrate_to_one() -> None:
+    dist = SquashedGaussian(jnp.asarray([0.3]), jnp.asarray([-0.4]))
+    grid = np.tanh(np.linspace(-6, 6, 4001))
+    mass = np.trapezoid(np.exp(jax.vmap(lambda a: dist.log_prob(a[None]))(jnp.asarray(grid))), grid)
+    assert mass == pytest.approx(1.0, abs=1e-3)
+
+
+def test_the_log_probability_of_a_sample_is_that_of_the_action() -> None:
+    dist = SquashedGaussian(jnp.asarray([0.3, -1.0]), jnp.asarray([-0.4, 0.2]))
+    for noise in np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32):
+        action, log_prob = dist.sample_and_log_prob(jnp.asarray(noise))
+        np.testing.assert_allclose(action, dist.sample(jnp.asarray(noise)))
+        np.testing.assert_allclose(log_prob, dist.log_prob(action), rtol=1e-3, atol=1e-3)
+    _, far = dist.sample_and_log_prob(jnp.asarray([30.0, -30.0]))  # tanh is ±1 there
+    assert np.isfinite(far)
+
+
+def test_squashing_changes_no_divergence() -> None:
+    one = SquashedGaussian(jnp.asarray([0.3]), jnp.asarray([-0.4]))
+    other = SquashedGaussian(jnp.asarray([-0.2]), jnp.asarray([0.1]))
+    noise = np.random.default_rng(0).normal(size=(200_000, 1)).astype(np.float32)
+    actions, log_probs = jax.vmap(one.sample_and_log_prob)(noise)
+    estimate = np.mean(log_probs - jax.vmap(other.log_prob)(actions))
+    assert float(one.kl(other)) == pytest.approx(float(estimate), rel=0.02)
+
+
+# The buffer
+
+
+def in_ring(memory: SacMemory, name: str) -> np.ndarray:
+    """Of the buffer what is filled, oldest first."""
+    x, steps = np.asarray(getattr(memory.stored, name)), int(memory.steps)
+    return np.roll(x, -steps, axis=0) if steps >= len(x) else x[:steps]
+
+
+def test_the_buffer_holds_the_latest_steps_in_order() -> None:
+    agent, rule = gru_agent(), sac(**SMALL)
+    memory, everything = rule.init(agent), []
+    for seed in range(4):
+        batch = batch_of(seed, 5, 4, 7)
+        everything.append(np.asarray(batch.rewards)[np.asarray(batch.mask)])
+        _, memory, found = rule.step(agent, memory, batch)
+        expected = np.concatenate(everything)[-40:]
+        np.testing.assert_allclose(in_ring(memory, "reward"), expected, rtol=1e-6)
+        assert int(found["stored"]) == len(expected)
+    terminated = np.asarray(batch.ends)[np.asarray(batch.mask)] & ~np.asarray(batch.truncated)[np.asarray(batch.mask)]
+    np.testing.assert_array_equal(in_ring(memory, "terminated")[-16:], terminated)
+    assert terminated.sum() == 2
+
+
+def test_states_are_computed_anew_as_if_the_new_filter_had_acted() -> None:
+    """Exactly where a piece begins with an episode; and where it does not, from the state that was stored."""
+    agent, other = gru_agent(0), gru_agent(1)
+    batch = batch_of(0, 12, 12)
+    memory = sac(**SMALL).init(agent)
+    states = np.asarray(compiled_unroll(agent.filter, batch))
+    memory = memory._replace(
+        stored=store(memory.stored, memory.steps, batch, jnp.asarray(states)), steps=jnp.asarray(24, jnp.int32)
+    )
+    expected = np.asarray(compiled_unroll(other.filter, batch)).reshape(24, -1)
+    again = refitted(other, memory, 40).stored.q
+    np.testing.assert_allclose(again[:24], expected, atol=1e-6)
+    np.testing.assert_array_equal(again[24:], memory.stored.q[24:])
+    same = refitted(agent, memory, 7).stored.q
+    np.testing.assert_allclose(same[:24], states.reshape(24, -1), atol=1e-6)
+
+
+# Learning
+
+
+def test_nothing_is_learned_of_less_than_a_minibatch() -> None:
+    agent, rule = gru_agent(), sac(**SMALL)
+    new, memory, found = rule.step(agent, rule.init(agent), batch_of(0, 4))
+    assert eqx.tree_equal(new, agent) and int(memory.steps) == 4 and float(found["kl"]) == 0
+
+
+def test_the_filter_stays_and_a_seed_gives_the_same_bits() -> None:
+    agent, rule = gru_agent(), sac(**SMALL)
+    ends = [rule.step(agent, rule.init(agent), batch_of(0, 12, 12)) for _ in range(2)]
+    assert eqx.tree_equal(ends[0], ends[1])
+    assert eqx.tree_equal(ends[0][0].filter, agent.filter) and not eqx.tree_equal(ends[0][0].policy, agent.policy)
+
+
+def test_a_gradient_that_is_not_finite_is_not_followed() -> None:
+    agent, rule = gru_agent(), sac(**SMALL)
+    batch = batch_of(0, 12, 12)
+    batch = eqx.tree_at(lambda b: b.rewards, batch, np.full_like(batch.rewards, np.inf))
+    new, _, found = rule.step(agent, rule.init(agent), batch)
+    assert float(found["skipped"]) == 1 and eqx.tree_equal(new, agent)
+
+
+def test_it_finds_the_best_action_of_a_bandit() -> None:
+    """Episodes of one step; the reward is −(a − 0.5)², so that the policy must come to 0.5, and its value near 0."""
+    rng = np.random.default_rng(0)
+    window = observation_window(1, 1, 1)
+    agent = Agent(window, SquashedPolicy(1, 1, key=jax.random.key(0)))
+    rule = sac(3e-3, hidden=(32,), minibatch=64, capacity=4000, target_entropy=-3.0)
+    memory = rule.init(agent)
+    for _ in range(12):
+        drawn = np.asarray(jax.vmap(agent.policy(jnp.zeros(1)).sample)(rng.normal(size=(200, 1))))
+        played = [
+            Episode(np.zeros((2, 1)), a[None], np.array([-((a[0] - 0.5) ** 2)]), a[None], terminated=True)
+            for a in drawn
+        ]
+        agent, memory, found = rule.step(agent, memory, pack(played, row_length=20))
+    assert float(agent.policy(jnp.zeros(1)).mode()[0]) == pytest.approx(0.5, abs=0.1)
+    assert float(found["value"]) > -0.1
+
+
+def test_mistakes_are_said() -> None:
+    with pytest.raises(UsageError, match=r"learning_rate=0\.0"):
+        sac(0.0)
+    with pytest.raises(UsageError, match=r"target_rate=2\.0"):
+        sac(target_rate=2.0)
+    with pytest.raises(UsageError, match="capacity=10"):
+        sac(capacity=10)
+    agent = Agent(observation_window(1, 1, 1), GaussianPolicy(1, 1, key=jax.random.key(0)))
+    with pytest.raises(UsageError, match="SquashedPolicy"):
+        sac(**SMALL).init(agent)
