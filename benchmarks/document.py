@@ -44,14 +44,33 @@ def write_page(results: Path, docs: Path) -> None:
             if name != "learning":  # says so itself
                 parts.append(f"Measure again: `.venv/bin/python -m benchmarks {name}`\n")
     (docs / "benchmarks.md").write_text("\n".join(parts))
+    written = {name: json.loads((results / f"{name}.json").read_text()) for name in GLANCES}
     readme = docs.parent / "README.md"
-    before, _, after = readme.read_text().partition("<!-- measured -->\n")
-    summary = _glance(*(json.loads((results / f"{name}.json").read_text()) for name in ("prediction", "fresh")))
-    readme.write_text(f"{before}<!-- measured -->\n{summary}{after[after.index('<!-- /measured -->') :]}")
-    if (results / "learning.json").exists():
-        before, _, after = readme.read_text().partition("<!-- learned -->\n")
-        summary = _learned(json.loads((results / "learning.json").read_text()))
-        readme.write_text(f"{before}<!-- learned -->\n{summary}{after[after.index('<!-- /learned -->') :]}")
+    text = readme.read_text()
+    text = _between(text, "measured", _glance(written["prediction"], written["fresh"]))
+    text = _between(text, "learned", _learned(written["learning"]))
+    readme.write_text(_between(text, "speed", _speed(written["against_sb3"])))
+
+
+GLANCES = ("prediction", "fresh", "learning", "against_sb3")
+"""The results that the README shows as well."""
+
+
+def _between(text: str, mark: str, content: str) -> str:
+    """A text with what stands between `<!-- mark -->` and `<!-- /mark -->` replaced."""
+    before, _, after = text.partition(f"<!-- {mark} -->\n")
+    return f"{before}<!-- {mark} -->\n{content}{after[after.index(f'<!-- /{mark} -->') :]}"
+
+
+def _speed(figures: dict[str, Any]) -> str:
+    """The README's sentence on speed."""
+    rates = figures["steps_per_second"]
+    ours = " and ".join(f"{rates[name]:,.0f} ({name})" for name in figures["ratios"])
+    return (
+        "Environment steps per second of the whole training loop, position-only Hopper, ten environments, two cores:\n"
+        f"{ours}; RecurrentPPO with an LSTM of 64 units {rates['RecurrentPPO']:,.0f}. "
+        "[How this was measured](docs/benchmarks.md#beside-recurrentppo).\n"
+    )
 
 
 def _glance(figures: dict[str, Any], fresh: dict[str, Any]) -> str:
@@ -90,8 +109,7 @@ def _learned(rows: list[dict[str, Any]]) -> str:
     head = ["", *(f"{task.removesuffix('-v5')}, n = {mark}" for task, mark in MARKS.items())]
     return (
         "Mean return of the ten iterations up to the n-th, three seeds or more, positions only, 16 hidden units\n"
-        "(PPO: 64, 64):\n\n"
-        + _table(head, cells)
+        "(PPO: 64, 64):\n\n" + _table(head, cells)
     )
 
 

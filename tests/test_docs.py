@@ -1,11 +1,16 @@
-"""Every Python block of the README and of the docs runs, page by page, in an empty directory."""
+"""Every Python block of the README and of the docs runs, page by page, in an empty directory; and the README's commands."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from rpsp.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -26,3 +31,27 @@ def test_relative_links_lead_somewhere() -> None:
     for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf8")):
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
+
+
+def readme_commands() -> list[str]:
+    """Every line of the README's shell blocks, but for `make demo` and `make test`, which install things for minutes."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf8"), re.DOTALL | re.MULTILINE)
+    return [line for line in "".join(blocks).splitlines() if not line.startswith("make ")]
+
+
+def test_the_readme_shows_every_command() -> None:
+    shown = set(re.findall(r"rpsp (\w+)", (ROOT / "README.md").read_text(encoding="utf8")))
+    assert set(COMMANDS) <= shown
+    assert all(line.split()[1] in COMMANDS for line in readme_commands())
+
+
+def test_the_readme_s_commands_run(tmp_path: Path) -> None:
+    """As they stand and in their order, in an empty directory; with a twelfth of the iterations."""
+    lines = [re.sub(r"--iterations (\d+)", lambda m: f"--iterations {int(m[1]) // 12}", c) for c in readme_commands()]
+    env = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    env |= {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "compiled"), "MUJOCO_GL": os.environ.get("MUJOCO_GL", "egl")}
+    script = "set -ex\n" + "\n".join(lines)
+    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, env=env, capture_output=True, encoding="utf8")
+    assert done.returncode == 0, done.stderr
+    for name in ("runs/cart/report.html", "runs/cart/export/act.py", "runs/belief/figures"):
+        assert (tmp_path / name).exists(), done.stdout
