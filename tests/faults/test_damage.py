@@ -118,12 +118,13 @@ def refused_save(run: RunDirectory, number: int) -> None:
 
 def test_a_save_that_meets_a_limit_leaves_the_last_one(tmp_path: Path) -> None:
     run = run_of(tmp_path, [1.0])
-    size = (run.checkpoints / "000001" / "state.safetensors").stat().st_size
-    for limit in random.Random(5).choices(range(size), k=amount(5, 50)):
+    size, times = (run.checkpoints / "000001" / "state.safetensors").stat().st_size, amount(5, 50)
+    for limit in random.Random(5).choices(range(size), k=times):
         with files_of_at_most(limit):
             refused_save(run, 2)
     run.save(training_of(2))
     assert run.numbers() == [0, 1, 2]
+    report(4, f"{times} saves that met a limit of size: the checkpoint before intact, path and bytes named")
 
 
 def test_a_full_disk_leaves_the_last_checkpoint(disk: Disk) -> None:
@@ -137,8 +138,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(disk: Disk) -> None:
     assert run.numbers() == [0, 1, 2]
     report(
         4,
-        f"{times} saves on a full disk and {times} beyond a limit of size: the checkpoint before intact, exit 5 with path "
-        "and bytes; the same on a read-only directory; resumed when there was room, byte-identical",
+        f"{times} saves on a full disk: the checkpoint before intact, path and bytes named",
     )
 
 
@@ -168,3 +168,4 @@ def test_a_run_on_a_disk_that_is_full_or_read_only_ends_with_5_and_goes_on_later
         assert checkpoints(out) == files
     main(["resume", str(out), "--iterations", "4", "--quiet"])
     assert metrics(out) == metrics(whole) and checkpoints(out) == checkpoints(whole)
+    report(4, "a run whose disk was full, then read-only: exit 5 each time, then resumed and byte-identical")

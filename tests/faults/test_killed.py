@@ -15,7 +15,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from amounts import amount, report
+from amounts import FULL, amount, report
 from processes import FLAGS, at_checkpoint, checkpoints, metrics, spawn
 from test_run_directory import training_of
 
@@ -206,7 +206,7 @@ def interrupt_at_random(out: Path, cache: Callable[[], Path], times: int, rng: r
     return early
 
 
-REFINED = ["tasks:Drift-v0", "--method", "reg-gru", "--units", "8", "--epochs", "30", *FLAGS]
+REFINED = ["tasks:Drift-v0", "--method", *(["reg-gru", "--units", "8", "--epochs", "30"] if FULL else ["fm2"]), *FLAGS]
 
 
 def test_interrupted_at_any_moment_it_is_saved_and_goes_on(tmp_path: Path) -> None:

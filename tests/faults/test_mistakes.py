@@ -137,7 +137,7 @@ def _done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     report(7, f"{len(seen)} malformed configs, flags and files: exit 2 or 3, at most {max(seen)} line(s), no traceback")
 
 
-@settings(max_examples=amount(60, 300))
+@settings(max_examples=amount(40, 300))
 @given(mistake=flags() | settings_files() | run_directories() | others())
 def test_a_mistake_is_a_few_lines(mistake: Mistake) -> None:
     for name, data in mistake.files.items():

@@ -71,6 +71,12 @@ def test_names_in_files_lead_nowhere(tmp_path: Path) -> None:
     assert RunDirectory(tmp_path / "run").numbers() == []
 
 
+def test_every_promise_names_a_test_that_there_is() -> None:
+    rows = re.findall(r"^\| (\d+) \|.*?`(test_\w+\.py)`", (ROOT / "docs" / "promises.md").read_text(), re.MULTILINE)
+    assert [int(row) for row, _ in rows] == list(range(1, 15))
+    assert all((Path(__file__).parent / name).exists() for _, name in rows)
+
+
 FORBIDDEN = {"eval", "exec", "compile", "__import__"}
 MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib", "yaml", "jsonpickle", "ctypes"}
 
