@@ -19,7 +19,10 @@ from amounts import report
 from rpsp.experiments.results import read_result, write_result
 from rpsp.experiments.run_directory import RunDirectory
 
-OTHERWISE = "config: a plugin", "config: a method in a module", "config: an environment in a module", "recording: texts"
+OTHERWISE = (
+    "config: a plugin", "config: a method in a module", "config: an environment in a module", "recording: texts",
+    "config: a plugin among the sensors", "config: a method among the settings", "config: an environment among the settings",
+)  # fmt: skip
 """Where the user is asked to decide, or told what numbers are wanted."""
 ROOT = Path(__file__).resolve().parents[2]
 

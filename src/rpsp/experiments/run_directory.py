@@ -221,7 +221,7 @@ class RunDirectory:
 
     def _parse(self, number: int) -> tuple[Path, Any, dict[str, Any]]:
         path = self.checkpoints / f"{number:06d}" / "state.safetensors"
-        data, described = read_bytes(path), read_bytes(path.with_name("manifest.json"))
+        data, described = read_bytes(path), read_bytes(path.with_name("manifest.json"), 1 << 16)
         if hashlib.sha256(data).hexdigest().encode() not in described:
             raise FileFormatError(f"{path}: its contents do not match its checksum; one of its files is damaged.")
         tree, extra = parse_tree(data, path)

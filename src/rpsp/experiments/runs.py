@@ -48,12 +48,13 @@ def read_config(directory: Path, known: Collection[str] = ()) -> TrainConfig:
         raise FileFormatError(f"{directory}: holds no config.json; give a run directory of `rpsp train`.")
     content = read_json(directory / "config.json")
     try:
-        flat = {k: v for k, v in content.items() if k not in ("sensors", "settings")}
-        modules = named_modules(flat["plugin"], flat["method"], flat["env"])
+        given = content | content["sensors"] | content["settings"]
+        del given["sensors"], given["settings"]
+        modules = named_modules(given["plugin"], given["method"], given["env"])
         if unknown := [name for name in modules if name not in sys.modules and name not in known]:
             raise UnknownModules(directory, unknown)
-        import_plugin(flat["plugin"])
-        config = configured(flat | content["sensors"] | content["settings"])
+        import_plugin(given["plugin"])
+        config = configured(given)
         if missing := [name for name in AMOUNTS if getattr(config, name) is None]:
             raise UsageError(f"{missing[0]}: is missing")
         return config
