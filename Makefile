@@ -23,10 +23,10 @@ test: $(VENV)/.dev  ## the tests (not the slow ones)
 test-slow: $(VENV)/.dev  ## learning tests and long measurements
 	$(BIN)/python -m pytest -m slow
 
-faults: $(VENV)/.dev  ## every promise of docs/promises.md with the full number of faults; prints the figures
+faults: $(VENV)/.dev  ## every promise of docs/promises.md with the full number of faults; prints the figures and puts them there
 	@mkdir -p build && rm -f build/faults.jsonl
 	RPSP_FAULTS=full RPSP_FAULTS_LOG=$(CURDIR)/build/faults.jsonl $(BIN)/python -m pytest tests/faults; \
-	status=$$?; $(BIN)/python tests/faults/amounts.py build/faults.jsonl; exit $$status
+	status=$$?; $(BIN)/python tests/faults/amounts.py build/faults.jsonl docs/promises.md; exit $$status
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -23,12 +24,20 @@ def report(row: int, sentence: str) -> None:
             file.write(json.dumps({"row": row, "figure": sentence}) + "\n")
 
 
-def print_table(log: Path) -> None:
-    """The figures of `make faults`, by row."""
-    lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-    for line in sorted(lines, key=lambda line: line["row"]):
-        print(f"{line['row']:3d}  {line['figure']}")
+def publish(log: Path, page: Path) -> None:
+    """Print the figures of `make faults` by row, and put them into the last column of the page's table."""
+    figures: dict[int, list[str]] = {}
+    for line in log.read_text().splitlines():
+        figures.setdefault(json.loads(line)["row"], []).append(json.loads(line)["figure"])
+    for row, sentences in sorted(figures.items()):
+        print("\n".join(f"{row:3d}  {sentence}" for sentence in sentences))
+
+    def filled(found: re.Match[str]) -> str:
+        sentences = figures.get(int(found[2]))
+        return found[0] if sentences is None else f"{found[1]}| {'; '.join(dict.fromkeys(sentences))} |"
+
+    page.write_text(re.sub(r"^(\| (\d+) \|.*)\|[^|\n]*\|$", filled, page.read_text(), flags=re.MULTILINE))
 
 
 if __name__ == "__main__":
-    print_table(Path(sys.argv[1]))
+    publish(*map(Path, sys.argv[1:]))
