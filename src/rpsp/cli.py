@@ -18,7 +18,7 @@ from typing import Annotated, Any, Union
 
 import tyro
 
-from rpsp.errors import RpspError, UsageError
+from rpsp.errors import PENDING, RpspError, Terminated, UsageError
 from rpsp.experiments import config as configs
 
 COMMANDS = {
@@ -40,10 +40,6 @@ COMMANDS = {
 DESCRIPTION = "Reinforcement learning when the agent cannot see the whole state: recurrent predictive state policies."
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM: as Ctrl-C, with another exit code."""
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit: 0 ok, 2 usage, 3 bad file, 4 diverged, 5 disk, 6 environment, 130/143 interrupted."""
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -52,7 +48,10 @@ def main(arguments: list[str] | None = None) -> None:
     if os.getcwd() not in sys.path:  # for a user's own modules; last, so that they hide no other
         sys.path.append(os.getcwd())
     try:
-        signal.signal(signal.SIGTERM, _terminate)
+        PENDING.clear()
+        signal.signal(signal.SIGTERM, _interrupt)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where Ctrl-C is to be ignored
+            signal.signal(signal.SIGINT, _interrupt)
         command = _parse(arguments or ["--help"])
         globals()[next(name for name, cls in COMMANDS.items() if cls is type(command)) + "_command"](command)
     except RpspError as error:
@@ -97,8 +96,9 @@ def _notes(error: BaseException) -> list[str]:
     return getattr(error, "__notes__", [])
 
 
-def _terminate(number: int, frame: Any) -> None:
-    raise Terminated
+def _interrupt(number: int, frame: Any) -> None:
+    PENDING.append(Terminated() if number == signal.SIGTERM else KeyboardInterrupt())
+    raise PENDING[-1]
 
 
 def _commands(arguments: list[str]) -> Any:

@@ -6,6 +6,14 @@ A message is one sentence that names the field, the value and the remedy.
 from __future__ import annotations
 
 
+PENDING: list[KeyboardInterrupt] = []
+"""A signal that came. What it raises may be lost where compiled code calls Python; a run looks here between iterations."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: as Ctrl-C, with another exit code."""
+
+
 class RpspError(Exception):
     """Every error this package raises on purpose; `exit_code` is what `rpsp` exits with."""
 
