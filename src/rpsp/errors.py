@@ -5,7 +5,6 @@ A message is one sentence that names the field, the value and the remedy.
 
 from __future__ import annotations
 
-
 PENDING: list[KeyboardInterrupt] = []
 """A signal that came. What it raises may be lost where compiled code calls Python; a run looks here between iterations."""
 

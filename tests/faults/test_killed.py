@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import random
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,6 +21,8 @@ from amounts import FULL, amount, report
 from processes import FLAGS, at_checkpoint, checkpoints, metrics, spawn
 from test_run_directory import training_of
 
+from rpsp import training
+from rpsp.cli import main
 from rpsp.experiments.run_directory import RunDirectory
 
 ENDLESS = ["--iterations", "100000"]
@@ -219,6 +223,31 @@ def test_interrupted_at_any_moment_it_is_saved_and_goes_on(tmp_path: Path) -> No
         f"{times} of {times} SIGINTs and SIGTERMs, {early} of them before the first checkpoint (exploring, refining, "
         "compiling): exit 130 and 143, everything saved, byte-identical afterwards",
     )
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_that_somebody_swallows_ends_the_run_after_the_iteration(
+    number: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """As happens to one that comes while compiled code calls Python."""
+    real, before = training.collect, [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+
+    def collect(*given: Any, **named: Any) -> Any:
+        if named["iteration"] == 1:
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.raise_signal(number)
+        return real(*given, **named)
+
+    monkeypatch.setattr(training, "collect", collect)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(SystemExit) as exit:
+            main(["train", "tasks:Drift-v0", "--method", "fm2", *ENDLESS, "--out", str(tmp_path / "run"), *FLAGS])
+    finally:
+        for n, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(n, handler)
+    assert exit.value.code == code and "all finished iterations are saved" in capsys.readouterr().err
+    assert RunDirectory(tmp_path / "run").numbers()[-1] == 2
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rpsp.errors import EnvironmentFailure, FileFormatError, RpspError, UsageError
+from rpsp.errors import PENDING, EnvironmentFailure, FileFormatError, RpspError, UsageError
 from rpsp.experiments.config import (
     TrainConfig,
     check_values,
@@ -363,6 +363,8 @@ def _run(config: TrainConfig, directory: Path, make_envs: Callable[..., Any], sa
                     say(_initialised(record))
                 board(record)
                 show(record, pace)
+                if PENDING:
+                    raise PENDING[0]
         results = summary(config, directory, files.metrics()) | {"wall_seconds": round(time.monotonic() - started, 1)}
         write_json(results_file, known | results)
     return Run(directory, results)
