@@ -13,6 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import tyro
 
@@ -54,7 +55,7 @@ def exact(heard: np.ndarray, done: np.ndarray) -> np.ndarray:
 def learned(model: rpsp.PredictiveStateModel, heard: np.ndarray, done: np.ndarray) -> np.ndarray:
     """The same probability read off the predictive state: what it expects to hear, if one listened now."""
     listen = np.eye(3)[LISTEN]
-    hears = jax.vmap(model.fitted.predict, in_axes=(0, None))(model.filter(heard, done), listen)
+    hears = jax.vmap(model.fitted.predict, in_axes=(0, None))(jnp.asarray(model.filter(heard, done)), listen)
     return (np.asarray(hears)[:, LEFT] - (1 - RELIABLE)) / (2 * RELIABLE - 1)
 
 

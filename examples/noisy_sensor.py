@@ -10,6 +10,7 @@ velocities, and after a delay one has to know what one has done since: the belie
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import tyro
 
@@ -26,7 +27,7 @@ def main(iterations: int = 40, samples: int = 2000, out: Path = Path("runs/noisy
     """
     sensor = {"observe": "positions", "obs_noise": 0.02, "obs_latency": 2}
     # Noise is told from motion by what is usual, and that changes as the policy does: refit for longer than by default.
-    refits = {"rpsi-trpo": {"refit_before": (1, 2, 4, 8, 16, 24, 32)}}
+    refits: dict[str, Any] = {"rpsi-trpo": {"refit_before": (1, 2, 4, 8, 16, 24, 32)}}
     for method in ("fm1", "fm2", "rpsi-trpo"):
         amounts = {"iterations": iterations, "samples": samples, "out": out / method}
         run = rpsp.train("InvertedPendulum-v5", method, **sensor, **amounts, **refits.get(method, {}), verbose=False)

@@ -135,7 +135,8 @@ def main(iterations: int = 60, out: str | None = None) -> None:
         out: the run directory; one under runs/ unless given.
     """
     run = rpsp.train("InvertedPendulum-v5", "own_method:tracker", iterations=iterations, out=out)
-    gains = np.asarray(rpsp.load(run.directory).agent.filter.gains)
+    learned: Any = rpsp.load(run.directory).agent.filter
+    gains = np.asarray(learned.gains)
     print(
         f"final return {run.results['final_return']:.0f}; gains learned from the data: α {gains[0]:.2f}, β {gains[1]:.2f}"
     )
