@@ -201,7 +201,7 @@ def interrupt_at_random(out: Path, cache: Callable[[], Path], times: int, rng: r
         else:
             time.sleep(rng.uniform(0, amount(2, 6)))
         process.send_signal(number)
-        _, error = process.communicate(timeout=120)
+        _, error = process.communicate(timeout=600)
         assert process.returncode == code, error
         assert error.splitlines()[-1].startswith("rpsp: interrupted; all finished iterations are saved; go on with: ")
         assert error.splitlines()[-1].endswith(f"rpsp resume {out} --plugin tasks") and "Traceback" not in error
