@@ -117,6 +117,7 @@ def _step(settings: TrpoSettings, agent: Agent, state: tuple, batch: Batch) -> t
         new = act(theta)
         return surrogate(new, old, batch, A) - before, mean_kl(old, new, mask)
 
+    norm = jnp.linalg.norm(gradient)
     found = line_search(judge, theta, length * direction, settings.max_kl, settings.backtracks, settings.shrink)
     agent = eqx.combine(restore(found.theta), fixed)
     diagnostics = {
@@ -124,8 +125,9 @@ def _step(settings: TrpoSettings, agent: Agent, state: tuple, batch: Batch) -> t
         "surrogate_improvement": found.gain,
         "step_fraction": found.fraction,
         "skipped": 1.0 - found.accepted,
-        "unsound": 1.0 - found.sound,
-        "gradient_norm": jnp.linalg.norm(gradient),
+        # The norm as well: where it is infinite, conjugate gradient does not begin.
+        "unsound": 1.0 - (found.sound & jnp.isfinite(norm)),
+        "gradient_norm": norm,
         "explained_variance": explained_variance(returns, baseline, mask),
         "entropy": mean_entropy(old, mask),
     }

@@ -1,0 +1,135 @@
+"""Rows 10 and 11: the same seed gives the same bits, whatever computes them; and a user's own loop the same actions."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from amounts import amount, report
+from processes import checkpoints, metrics, spawn
+from test_agents import tamed
+
+import rpsp
+from rpsp.environments import ObserveOnly
+from rpsp.experiments.agents import TrainedAgent, load
+from rpsp.experiments.runs import Run
+from rpsp.rollouts import ACTING, Collected, _Noise, _seed_sequence, collect
+
+# ---------------------------------------------------------------------------------------------------------------------
+# 10: threads and processes
+# ---------------------------------------------------------------------------------------------------------------------
+
+ON_CORES = """
+import os, sys
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:int(sys.argv.pop(1))])
+from rpsp.cli import main
+main()
+"""
+
+
+def hashed(directory: Path) -> str:
+    """SHA-256 of all checkpoints and metrics."""
+    total = hashlib.sha256("\n".join(metrics(directory)).encode())
+    for name, data in checkpoints(directory).items():
+        total.update(name.encode() + data)
+    return total.hexdigest()
+
+
+@pytest.mark.parametrize("method", ["rpsi-trpo", "rpsp-alt", "rpsi-ppo", "gru16"][: amount(1, 4)])
+def test_threads_and_processes_give_the_same_bits(method: str, tmp_path: Path) -> None:
+    """Side by side: one core, one thread of everything; and two cores, two threads of physics, of BLAS and of XLA."""
+    sizes = ["--dimension", "6", "--epochs", "3"] if method == "rpsp-alt" else []
+    arguments = [
+        "Hopper-v5", "--method", method, "--iterations", "4", "--samples", "600", "--max-episode-steps", "100",
+        "--exploration-episodes", "20", "--num-envs", "6", "--seed", "3", "--quiet", *sizes,
+    ]  # fmt: skip
+    processes = []
+    for n in (1, 2, 2):
+        out = tmp_path / str(len(processes))
+        flags = ["train", *arguments, "--threads", str(n), "--out", str(out)]
+        cache = tmp_path / f"compiled {len(processes)}"  # each compiles for itself
+        processes.append(spawn(cache, str(n), *flags, code=ON_CORES, OPENBLAS_NUM_THREADS=str(n)))
+    for process in processes:
+        assert process.communicate(timeout=600)[1] == "" and process.returncode == 0
+    hashes = [hashed(tmp_path / str(i)) for i in range(len(processes))]
+    assert len(set(hashes)) == 1
+    cores = min(2, len(os.sched_getaffinity(0)))
+    report(
+        10, f"{method} on Hopper-v5: 3 processes, 1 and 2 threads on 1 and {cores} cores, one hash ({hashes[0][:12]}…)"
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# 11: a user's own loop
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    given: dict[str, Any] = {"samples": 600, "num_envs": 5, "exploration_episodes": 30, "threads": 1, "verbose": False}
+    return rpsp.train(
+        "InvertedPendulum-v5", out=tmp_path_factory.mktemp("runs") / "run", iterations=amount(1, 2), **given
+    )
+
+
+def rollout(agent: TrainedAgent, steps: int, rows: int, deterministic: bool) -> Collected:
+    """As training does it, with a row for each of several environments."""
+    assert agent.make_envs is not None
+    return collect(
+        agent.agent,
+        agent.make_envs(rows),
+        scaling=agent.scaling,
+        samples=steps,
+        seed=agent.seed,
+        iteration=5,
+        deterministic=deterministic,
+    )
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_a_users_own_loop_acts_as_the_rollout_did(run: Run, rows: int) -> None:
+    """A plain Gymnasium environment, reset with the seeds of the rollout's episodes; its own actions lead it on.
+
+    Five rows round differently than one (by 1e-7), which a pole that falls multiplies: there, a policy that is less steep.
+    """
+    agent = load(run.directory) if rows == 1 else tamed(load(run.directory))
+    env = ObserveOnly(gymnasium.make("InvertedPendulum-v5", max_episode_steps=200), [0, 1])
+    steps = amount(300, 1000)
+    collected = rollout(agent, steps, rows, True)
+    state, apart, done = None, 0.0, 0
+    for number, episode in enumerate(collected.episodes):
+        seed = int(_seed_sequence(agent.seed, ACTING, 5, 1, number).generate_state(1)[0])
+        observation, _ = env.reset(seed=seed)
+        for step, expected in enumerate(episode.actions):
+            action, state = agent.predict(observation, state, step == 0)
+            apart = max(apart, float(np.abs(action / 3.0 - expected).max()))  # its range is −3 … 3
+            observation, *_ = env.step(action)
+            done += 1
+    assert done >= steps and len(collected.episodes) > 1 and apart <= 1e-6
+    assert np.concatenate([episode.actions for episode in collected.episodes]).std() > 0.02, "it does something"
+    resets = len(collected.episodes)
+    report(
+        11,
+        f"{done} steps, {resets} resets, {rows} rows in the rollout: actions of `predict` differ by {apart:.1e} at most",
+    )
+
+
+def test_with_the_same_noise_random_actions_are_the_same(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`predict` draws noise of its own; given the rollout's, it acts as the rollout did, on what the rollout saw."""
+    agent, steps = load(run.directory), amount(300, 1000)
+    collected = rollout(agent, steps, 1, False)
+    apart = 0.0
+    for number, episode in enumerate(collected.episodes):
+        noise = _Noise(agent.units, 1, lambda _, n=number: _seed_sequence(agent.seed, ACTING, 5, 0, n))
+        monkeypatch.setattr(agent, "_noise", noise.at)
+        state = None
+        for step, (seen, expected) in enumerate(zip(episode.observations[:-1], episode.actions, strict=True)):
+            action, state = agent.predict(agent.scaling.decode(seen), state, step == 0, deterministic=False)
+            apart = max(apart, float(np.abs(action / 3.0 - expected).max()))
+    assert collected.samples >= steps and apart <= 1e-6
+    report(11, f"{collected.samples} random steps with the rollout's noise: actions differ by {apart:.1e} at most")
