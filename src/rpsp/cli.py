@@ -148,7 +148,7 @@ def resume_command(config: configs.ResumeConfig) -> None:
 
 def _closing(config: Any, run: Any) -> None:
     """Run with a live view, then say what came of it."""
-    from rpsp.experiments.runs import clock
+    from rpsp.experiments.runs import clock, read_config
 
     say = _speaker(config.quiet)
     with _live(config.quiet) as show:
@@ -168,7 +168,8 @@ def _closing(config: Any, run: Any) -> None:
             table.add_row(*row)
         _console().print(table)
     if "runs" not in results:
-        say(f"saved {done.directory}; try it: rpsp eval {done.directory}")
+        words = ["rpsp", "eval", str(done.directory), *configs.plugin_flag(read_config(done.directory))]
+        say(f"saved {done.directory}; try it: {shlex.join(words)}")
     _print_json(config.json, results)
 
 
