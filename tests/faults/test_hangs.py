@@ -114,10 +114,13 @@ def test_what_cannot_be_interrupted_ends_the_process(kind: str, code: int, tmp_p
         time.sleep(0.01)
     lasted = time.monotonic() - last
     _, error = process.communicate(timeout=10)
-    assert process.returncode == code and lasted < limit + 5.0 and saved[-1] > 0
+    assert process.returncode == code and lasted < limit + 10.0 and saved[-1] > 0
     if code == 6:
         assert "cannot be interrupted" in error.splitlines()[-1] and "Traceback" not in error
-    report(6, f"a hang in compiled code: the process ended itself {lasted:.1f} s after its last iteration (limit 1 s)")
+    report(
+        6,
+        f"a hang in compiled code: the process ended {lasted:.1f} s after its last iteration, with code {code} (limit 1 s)",
+    )
     Faulty.plan("", 0)
     main(["resume", str(out), "--iterations", str(saved[-1] + 1), "--quiet", "--plugin", "faulty"])
     assert RunDirectory(out).numbers()[-1] == saved[-1] + 1
