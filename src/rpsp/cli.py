@@ -98,7 +98,14 @@ def _notes(error: BaseException) -> list[str]:
 
 def _interrupt(number: int, frame: Any) -> None:
     PENDING.append(Terminated() if number == signal.SIGTERM else KeyboardInterrupt())
+    sys.unraisablehook = _said_later
     raise PENDING[-1]
+
+
+def _said_later(lost: Any) -> None:
+    """What Python has to say where something raised is lost; an interruption is not, the run will see to it."""
+    if not isinstance(lost.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
 
 
 def _commands(arguments: list[str]) -> Any:
