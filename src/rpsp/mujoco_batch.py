@@ -316,10 +316,10 @@ class MujocoBatch(VectorEnv):
 
         # A diverged simulation may hold anything; what it makes of the formulas is replaced below.
         with np.errstate(over="ignore", invalid="ignore"):
-            observations = self._observe(now)
+            observations: Any = self._observe(now)
             healthy = self._formulas.healthy(self._template, now)
-            rewards = self._formulas.reward(self._template, now, now.place - self._place, actions, healthy)
-            failed = unusable(observations, rewards) | diverged(self.simulation.warning[..., 1], self._time, time)
+            rewards: Any = self._formulas.reward(self._template, now, now.place - self._place, actions, healthy)
+            failed: Any = unusable(observations, rewards) | diverged(self.simulation.warning[..., 1], self._time, time)
         self._time, self._place = time, now.place
         terminated = ~healthy & getattr(self._template, "_terminate_when_unhealthy", True)
         truncated = self._steps >= self._max_episode_steps
@@ -331,7 +331,8 @@ class MujocoBatch(VectorEnv):
             terminated = np.where(waiting, self._terminated, terminated & ~failed)
             truncated = np.where(waiting, self._truncated, truncated | failed)
             failed = np.where(waiting, self._failed, failed)
-        self._observations, self._terminated, self._truncated, self._failed = observations, terminated, truncated, failed
+        self._observations, self._failed = observations, failed
+        self._terminated, self._truncated = terminated, truncated
         return observations.copy(), rewards, terminated.copy(), truncated.copy(), {"failed": failed.copy()}
 
     def _draw_first_state(self, generator: np.random.Generator) -> tuple[Floats, Floats]:

@@ -139,6 +139,7 @@ def sac(
         "sac",
         policy_only,
         refitted if recompute else None,
+        squashed=True,
     )
 
 

@@ -23,7 +23,7 @@ from rpsp.errors import DivergedError, UsageError
 from rpsp.features import OneHot, Scaling, fit_scaling
 from rpsp.filters import AbstractFilter, one_step_error, predictions, reached, unroll
 from rpsp.objectives import distributions, mean_kl
-from rpsp.policies import AbstractPolicy, Agent, CategoricalPolicy, GaussianPolicy, input_scaling
+from rpsp.policies import AbstractPolicy, Agent, CategoricalPolicy, GaussianPolicy, SquashedPolicy, input_scaling
 from rpsp.rollouts import ActionSymbols, Collected, action_units, collect, explore
 from rpsp.trajectories import Batch, Episode, pack, split
 from rpsp.updates import UpdateRule, forgetting_states
@@ -107,7 +107,7 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
     batch, held = pack(fitted), pack(held)
     filter = recipe.initialise(batch, held, rng, filter_key)
     scaling_of_states = input_scaling(filter, reached(filter, batch, held))
-    agent = Agent(filter, _policy(envs, filter.size, scaling_of_states, settings, policy_key))
+    agent = Agent(filter, _policy(envs, filter.size, scaling_of_states, settings, recipe.rule.squashed, policy_key))
     samples = sum(map(len, episodes))
     watched = _diagnose(agent, agent, held, False)
     record = {
@@ -208,11 +208,13 @@ def _encoded(episodes: list[Episode], envs: VectorEnv) -> tuple[Scaling | OneHot
 
 
 def _policy(
-    envs: VectorEnv, inputs: int, scaling: Scaling, settings: TrainingSettings, key: PRNGKeyArray
+    envs: VectorEnv, inputs: int, scaling: Scaling, settings: TrainingSettings, squashed: bool, key: PRNGKeyArray
 ) -> AbstractPolicy:
     units = action_units(envs)
     if isinstance(units, ActionSymbols):
         return CategoricalPolicy(inputs, units.size, hidden=settings.hidden, scaling=scaling, key=key)
+    if squashed:
+        return SquashedPolicy(inputs, units.size, hidden=settings.hidden, scaling=scaling, key=key)
     return GaussianPolicy(
         inputs, units.size, hidden=settings.hidden, log_std=settings.log_std, scaling=scaling, key=key
     )
@@ -311,6 +313,8 @@ def _refit(recipe: Recipe, settings: TrainingSettings, training: Training) -> tu
         return agent, memory, record
     if recipe.rule.moves_filter(agent) or candidate.policy is not agent.policy:
         memory = recipe.rule.init(candidate)  # moments of parameters, or a critic of states, with another meaning now
+    elif recipe.rule.refitted is not None:
+        memory = recipe.rule.refitted(candidate, memory)
     return candidate, memory, record
 
 

@@ -53,6 +53,8 @@ class UpdateRule(NamedTuple):
     """Which parameters it may move."""
     refitted: Callable[[Agent, Memory], Memory] | None = None
     """What becomes of its memory when the filter was refitted and coordinates mean what they meant; None: it stays."""
+    squashed: bool = False
+    """Whether its policy is a `SquashedPolicy` where actions are numbers."""
 
     def moves_filter(self, agent: Agent) -> bool:
         """Whether states change with its steps."""

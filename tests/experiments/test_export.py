@@ -26,7 +26,7 @@ from rpsp.experiments.export import compare, export, policy_bytes
 from rpsp.features import OneHot, Scaling
 from rpsp.filters import GRU, AbstractFilter, Concatenated, observation_window, step
 from rpsp.inference import InferenceSettings, fit_inference
-from rpsp.policies import Agent, CategoricalPolicy, GaussianPolicy
+from rpsp.policies import Agent, CategoricalPolicy, GaussianPolicy, SquashedPolicy
 from rpsp.psr import KernelBayesFilter
 from rpsp.rollouts import units_of
 from rpsp.trajectories import Batch, pack
@@ -79,22 +79,23 @@ FILTERS = {
 }
 
 
-def make_agent(filter: AbstractFilter, actions: str = "bounded") -> TrainedAgent:
+def make_agent(filter: AbstractFilter, actions: str = "bounded", squashed: bool = False) -> TrainedAgent:
     """An agent whose policy really depends on the state: as made, its output layer is zero."""
     units, symbols = units_of(RANGES[actions]), actions == "symbols"
     inputs = Scaling(np.linspace(-1, 1, filter.size), np.linspace(0.5, 2, filter.size))
     shape = {"hidden": () if symbols else (8, 5), "scaling": inputs, "key": jax.random.key(3)}
-    policy = (
-        CategoricalPolicy(filter.size, units.size, **shape)
-        if symbols
-        else GaussianPolicy(filter.size, units.size, log_std=-1.0, **shape)
-    )
+    if symbols:
+        policy = CategoricalPolicy(filter.size, units.size, **shape)
+    elif squashed:
+        policy = SquashedPolicy(filter.size, units.size, **shape)
+    else:
+        policy = GaussianPolicy(filter.size, units.size, log_std=-1.0, **shape)
     policy = eqx.tree_at(
         lambda p: (p.network.layers[-1].weight, p.network.layers[-1].bias),
         policy,
         (
             jax.random.normal(jax.random.key(4), policy.network.layers[-1].weight.shape),
-            jnp.full(units.size, 0.1),
+            jnp.full(policy.network.layers[-1].bias.shape, 0.1),
         ),
     )
     if isinstance(policy, CategoricalPolicy):  # either action shall be chosen in about half the states
@@ -109,11 +110,16 @@ def make_agent(filter: AbstractFilter, actions: str = "bounded") -> TrainedAgent
 
 def cases() -> dict[str, TrainedAgent]:
     symbolic = ("tabular", "window on symbols")
-    agents = {name: make_agent(FILTERS[name](), "symbols" if name in symbolic else "bounded") for name in NAMES[1:]}
+    agents = {name: make_agent(FILTERS[name](), "symbols" if name in symbolic else "bounded") for name in NAMES[2:]}
+    agents["window, squashed"] = make_agent(FILTERS["window"](), squashed=True)
     return agents | {"window, unbounded": make_agent(FILTERS["window"](), "unbounded")}
 
 
-NAMES = ["window, unbounded", *(name for name in FILTERS if name != "kernel-bayes")]  # which has company in another
+NAMES = [
+    "window, unbounded",
+    "window, squashed",
+    *(name for name in FILTERS if name != "kernel-bayes"),
+]  # which has company in another
 
 ALONE = """
 import json, sys

@@ -52,6 +52,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def trained(name: str, out: Path, iterations: int = 2, **settings: Any) -> Run:
     row = METHODS[name]
     small = {k: v for k, v in SMALL[str(row.belief)].items() if k not in row.defaults}
+    if row.update == "off_policy":
+        small |= {"minibatch": 64, "capacity": 2000}  # a batch is less than the usual minibatch
     return rpsp.train("InvertedPendulum-v5", name, out=out, iterations=iterations, **(TINY | small | settings))
 
 
@@ -77,7 +79,7 @@ def test_the_table_has_every_method_of_the_paper_and_ours() -> None:
         "rpsp-vrpg", "rpsp-vrpg+obs", "rpsp-alt", "rpsp-alt+obs", "fix-psr", "reactive-psr", "random-psr", "fm1", "fm2",
         "fm5", "gru16", "gru32", "gru64", "gru128", "reg-gru", "reg-gru-vrpg",
     }  # fmt: skip
-    ours = {"rpsi-trpo", "rpsi-alt", "rpsi-ppo"}
+    ours = {"rpsi-trpo", "rpsi-alt", "rpsi-ppo", "rpsi-sac"}
     assert papers | ours | {"tabular"} <= set(METHODS)
     assert all(METHODS[name].ours for name in ours) and not any(METHODS[name].ours for name in papers)
     known = {field.name for field in dataclasses.fields(MethodSettings)}
@@ -167,7 +169,7 @@ def test_every_row_trains(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["rpsp-alt", "rpsp-alt+obs", "fix-psr", "rpsi-alt"])
+@pytest.mark.parametrize("name", ["rpsp-alt", "rpsp-alt+obs", "fix-psr", "rpsi-alt", "rpsi-sac"])
 def test_refits_of_any_filter_under_any_update_resume_bit_for_bit(name: str, tmp_path: Path) -> None:
     whole = trained(name, tmp_path / "whole", 4, refit_before=(1, 3), refit_batches=2, samples=400)
     refits = [r["refit_accepted"] for r in whole.metrics if "refit_accepted" in r]

@@ -13,9 +13,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
+
 # q' = f(q, a, o): the next belief, from the last one, the action since and the observation now. w are the weights.
-
-
 def window(w, q, a, o):
     """The latest observations, oldest first."""
     return np.concatenate((q[len(o) :], o))
@@ -78,13 +77,15 @@ class Policy:
         o = np.eye(self.about["symbols"])[int(o - u.mean)] if self.about["symbols"] else (o - u.mean) / u.scale
         qs = [update(w, q, a, o) for (update, w), q in zip(self.beliefs, qs, strict=True)]
         x = np.concatenate(qs)
-        for layer in self.layers[:-1]:
-            x = np.maximum(layer.W @ x + layer.b, 0)
-        x = self.layers[-1].W @ x + self.layers[-1].b
+        for i, layer in enumerate(self.layers):
+            x = layer.W @ (np.maximum(x, 0) if i else x) + layer.b
         if self.about["kind"] == "categorical":
             action = np.argmax(x if rng is None else x + rng.gumbel(size=len(x)))
             return action + self.about["first_action"], (qs, np.eye(len(x))[action])
-        a = np.clip(x if rng is None else x + u.std * rng.standard_normal(len(x)), u.low, u.high)
+        squashed, n = self.about["kind"] == "squashed", len(u.null)
+        std = np.exp(np.clip(x[n:], -5, 2)) if squashed else u.std
+        a = x[:n] if rng is None else x[:n] + std * rng.standard_normal(n)
+        a = np.clip(np.tanh(a) if squashed else a, u.low, u.high)
         return (a * u.half + u.middle).astype(self.about["dtype"]), (qs, a)
 
 

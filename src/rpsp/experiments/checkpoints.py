@@ -49,6 +49,7 @@ READABLE: dict[str, type] = {
         policies.CategoricalPolicy,
         policies.GaussianPolicy,
         policies.Network,
+        policies.SquashedPolicy,
         psr.KernelBayesFilter,
         psr.TabularFilter,
         rivals.Autoregression,

@@ -98,9 +98,10 @@ class TrainConfig:
     seeds: int = 1
     """Train so many seeds, from `seed` on, one process a core; each gets a directory of its own under --out."""
     iterations: int | None = None
-    """Iterations of acting and updating; the paper's in its tasks, elsewhere 100."""
+    """Iterations of acting and updating; the paper's in its tasks, elsewhere 100; 300 off-policy."""
     samples: int | None = None
-    """Environment steps an iteration, at least; the paper's in its tasks, elsewhere ten episodes' worth, 2000 to 10000."""
+    """Environment steps an iteration, at least; the paper's in its tasks, elsewhere ten episodes' worth, 2000 to 10000;
+    one episode's worth off-policy."""
     exploration_episodes: int | None = None
     """Random episodes at the start; the paper's in its tasks, elsewhere about 20000 steps' worth, 10 to 100."""
     max_episode_steps: int | None = None

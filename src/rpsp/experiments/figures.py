@@ -49,7 +49,7 @@ COLOURS = {
     "mean": "#999999",
 }
 
-SOLID, DASHED, DOTTED, MIXED = (), (5.0, 2.0), (1.2, 1.4), (6.0, 1.6, 1.2, 1.6)
+SOLID, DASHED, DOTTED, MIXED, LONG = (), (5.0, 2.0), (1.2, 1.4), (6.0, 1.6, 1.2, 1.6), (11.0, 2.0)
 """Dashes and gaps, in widths of the line."""
 
 
@@ -74,6 +74,7 @@ METHOD_STYLES = {
     "fm2": Style("#E69F00"),
     "fm5": Style("#E69F00", DASHED),
     "fm2-ppo": Style("#E69F00", MIXED),
+    "fm2-sac": Style("#E69F00", LONG),
     "gru16": Style("#CC79A7", DOTTED),
     "gru32": Style("#CC79A7"),
     "gru64": Style("#CC79A7", DASHED),
@@ -83,6 +84,7 @@ METHOD_STYLES = {
     "rpsi-trpo": Style("#0072B2"),
     "rpsi-alt": Style("#0072B2", DASHED),
     "rpsi-ppo": Style("#0072B2", MIXED),
+    "rpsi-sac": Style("#0072B2", LONG),
     "tabular": Style("#009E73"),
 }
 CYCLE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000"]

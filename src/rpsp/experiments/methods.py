@@ -26,7 +26,7 @@ class MethodSettings:
     damping: float = 0.1
     """TRPO: added to the Fisher matrix's diagonal."""
     learning_rate: float = 1e-3
-    """Of the gradient steps (VRPG, alternation's second half, PPO)."""
+    """Of the gradient steps (VRPG, alternation's second half, PPO, SAC)."""
     policy_rate: float = 1.0
     """Ours: how many times as far as the filter's the policy's parameters go in a joint gradient step."""
     return_weight: float = 1.0
@@ -68,9 +68,15 @@ class MethodSettings:
     passes: int = 10
     """PPO: passes over a batch."""
     minibatch: int = 256
-    """PPO: steps in a gradient."""
+    """PPO, SAC: steps in a gradient."""
     entropy_weight: float = 0.0
     """PPO: of the entropy bonus."""
+    ratio: float = 1.0
+    """SAC: gradient steps for every environment step."""
+    capacity: int = 300_000
+    """SAC: how many of the latest steps are learned from."""
+    recompute: bool = False
+    """SAC: compute stored states anew after a refit of the filter, instead of keeping them."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,9 @@ QUICK = {"policy_rate": 10.0}
 """One gradient step an iteration must be a long one for a policy, and would be too long for a filter: at 1e-2 both, two of
 three Hopper runs got stuck with a belief that predicted worse than the mean."""
 PPO = {"hidden": (64, 64), "learning_rate": 3e-4}
+SAC = {"hidden": (64, 64), "learning_rate": 1e-3}
+OFTEN = {"refit_before": (5, 10, 20, 40), "refit_batches": 20}
+"""When a filter is refitted whose batches are a tenth as large."""
 
 # fmt: off
 METHODS: dict[str, Method] = {row.name: row for row in (
@@ -123,6 +132,8 @@ METHODS: dict[str, Method] = {row.name: row for row in (
     Method("rpsi-alt", "inference", "alternating", "direct inference, refitted; as rpsp-alt", EARLY, ours=True),
     Method("rpsi-ppo", "inference", "proximal", "direct inference, refitted; PPO", {**EARLY, **PPO}, ours=True),
     Method("fm2-ppo", "finite_memory", "proximal", "the last two observations; PPO", {"window": 2, **PPO}, ours=True),
+    Method("rpsi-sac", "inference", "off_policy", "direct inference, refitted; SAC", {**OFTEN, **SAC}, ours=True),
+    Method("fm2-sac", "finite_memory", "off_policy", "the last two observations; SAC", {"window": 2, **SAC}, ours=True),
     Method("tabular", "tabular", "policy_alone", "symbols: Bayes rule on a table learned by counting; TRPO"),
 )}
 # fmt: on

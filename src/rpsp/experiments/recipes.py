@@ -16,6 +16,7 @@ from rpsp.inference import InferenceSettings, fit_inference
 from rpsp.ppo import ppo
 from rpsp.refinement import RefinementSettings, refine
 from rpsp.refits import Refit, keep_coordinates, new_coordinates
+from rpsp.sac import sac
 from rpsp.training import Recipe
 from rpsp.trajectories import Batch
 from rpsp.trpo import trpo
@@ -151,6 +152,19 @@ def proximal(s: MethodSettings) -> UpdateRule:
     )
 
 
+def off_policy(s: MethodSettings) -> UpdateRule:
+    """Soft actor-critic: learns from every step again and again."""
+    return sac(
+        s.learning_rate,
+        discount=s.discount,
+        minibatch=s.minibatch,
+        ratio=s.ratio,
+        capacity=s.capacity,
+        hidden=s.hidden,
+        recompute=s.recompute,
+    )
+
+
 def _gradient_step(s: MethodSettings, select: Any) -> UpdateRule:
     return vrpg(
         s.learning_rate,
@@ -169,7 +183,7 @@ def _gradient_step(s: MethodSettings, select: Any) -> UpdateRule:
 # ---------------------------------------------------------------------------------------------------------------------
 
 BELIEFS = {f.__name__: f for f in (kernel_bayes, inference, finite_memory, gru, tabular)}
-UPDATES = {f.__name__: f for f in (policy_alone, through_time, joint, alternating, proximal)}
+UPDATES = {f.__name__: f for f in (policy_alone, through_time, joint, alternating, proximal, off_policy)}
 
 
 def recipe(method: Method, settings: MethodSettings) -> tuple[Recipe, int]:

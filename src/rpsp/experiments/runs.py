@@ -129,7 +129,11 @@ def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
     if limit is None:
         raise UsageError(f"max_episode_steps: {config.env} has no limit of its own; say when an episode is cut off.")
     task = TASKS.get(config.env or "")
-    samples = config.samples or (task.batch_samples if task else max(limit, min(10_000, max(2_000, 10 * limit))))
+    usual = task.batch_samples if task else max(limit, min(10_000, max(2_000, 10 * limit)))
+    iterations = task.iterations if task else 100
+    if find_method(config.method).update == "off_policy":  # which learns between any two episodes
+        usual, iterations = max(limit, 1000), 300
+    samples = config.samples or usual
     if samples < limit:
         raise UsageError(
             f"samples: {samples} is less than one episode, which may last {limit} steps; choose at least {limit}, or "
@@ -142,7 +146,7 @@ def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
         samples=samples,
         num_envs=config.num_envs or min(100, max(1, samples // limit)),
         exploration_episodes=config.exploration_episodes or episodes,
-        iterations=(task.iterations if task else 100) if config.iterations is None else config.iterations,
+        iterations=iterations if config.iterations is None else config.iterations,
     )
 
 
