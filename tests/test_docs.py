@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from commands import run
 from rpsp.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
@@ -54,11 +52,7 @@ def test_the_readme_s_commands_run(every: bool, tmp_path: Path) -> None:
     """As they stand and in their order, in an empty directory; with a twelfth of the iterations."""
     lines = [line for line in readme_commands() if every or line.split()[1] not in LONGER]
     lines = [re.sub(r"--iterations (\d+)", lambda m: f"--iterations {int(m[1]) // 12}", line) for line in lines]
-    env = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    env["JAX_COMPILATION_CACHE_DIR"] = str(tmp_path / "compiled")  # what one command has compiled serves the next
-    script = "set -ex\n" + "\n".join(lines)
-    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, env=env, capture_output=True, encoding="utf8")
-    assert done.returncode == 0, done.stderr
+    printed = run("sh", "-c", "set -ex\n" + "\n".join(lines), cwd=tmp_path)
     names = ["runs/cart/report.html", "runs/cart/export/act.py", "runs/late/results.json"]
     for name in [*names, "runs/cart/video", "runs/belief/figures"] if every else names:
-        assert (tmp_path / name).exists(), done.stdout
+        assert (tmp_path / name).exists(), printed

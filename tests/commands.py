@@ -1,0 +1,22 @@
+"""Commands run in processes of their own, as a user would."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """What a command prints; it must succeed."""
+    env = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        # Programs that one command has compiled serve the next; and quickly rather than well, because runs are short.
+        "JAX_COMPILATION_CACHE_DIR": str(cwd / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+        "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+    }
+    done = subprocess.run([str(word) for word in command], cwd=cwd, env=env, capture_output=True, encoding="utf8")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
