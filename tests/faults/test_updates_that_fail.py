@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 from amounts import amount, report
-from processes import TINY
+from processes import TINY, checkpoints, metrics
 from tasks import Drift
 
 from rpsp.environments import make
@@ -20,7 +20,7 @@ from rpsp.experiments.config import configured
 from rpsp.experiments.methods import Method
 from rpsp.experiments.recipes import UPDATES
 from rpsp.experiments.run_directory import RunDirectory
-from rpsp.experiments.runs import line, start
+from rpsp.experiments.runs import line, resume, start
 from rpsp.filters import observation_window
 from rpsp.policies import Agent, GaussianPolicy
 from rpsp.ppo import ppo
@@ -161,11 +161,8 @@ astray = Method(
 
 def test_a_run_that_goes_back_says_so_and_resumes_bit_for_bit(tmp_path: Path) -> None:
     """Put down and taken up again after every iteration, and never put down: the same bytes."""
-    from processes import checkpoints, metrics
 
     def trained(out: Path, iterations: int) -> list[str]:
-        from rpsp.experiments.runs import resume
-
         said: list[str] = []
         show = lambda record, pace: said.append(line(record, pace))  # noqa: E731
         if out.exists():
