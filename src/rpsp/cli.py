@@ -12,7 +12,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
 from pathlib import Path
 from typing import Annotated, Any, Union
 
@@ -42,6 +42,7 @@ DESCRIPTION = "Reinforcement learning when the agent cannot see the whole state:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit: 0 ok, 2 usage, 3 bad file, 4 diverged, 5 disk, 6 environment, 130/143 interrupted."""
+    alone = arguments is None  # the process is this command's own
     arguments = sys.argv[1:] if arguments is None else arguments
     # Before numpy is imported: the regressions are small, and two BLAS threads on a busy machine mostly wait for each other.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -61,7 +62,12 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt as interrupt:
         what = " ".join(_notes(interrupt)) or "nothing was left half-written."
         print(f"rpsp: interrupted; {what}", file=sys.stderr)
-        sys.exit(143 if isinstance(interrupt, Terminated) else 130)
+        code = 143 if isinstance(interrupt, Terminated) else 130
+        if alone:  # at once: threads of compiled code that was left half-way do not always survive Python's own end
+            with suppress(OSError):
+                sys.stdout.flush()
+            os._exit(code)
+        sys.exit(code)
 
 
 def _parse(arguments: list[str]) -> Any:
