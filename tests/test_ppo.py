@@ -248,10 +248,11 @@ def test_it_finds_the_best_action_and_compiles_once(kind: type[AbstractPolicy]) 
     agent = Agent(window, kind(1, actions, hidden=(4,), key=jax.random.key(0)))  # type: ignore[call-arg]
     rule: UpdateRule = ppo(1e-2, minibatch=50, hidden=(8,), select=counting)
     state, act = rule.init(agent), eqx.filter_jit(lambda agent: agent.policy(jnp.zeros(1)))
-    draw = eqx.filter_jit(lambda dist, keys: jax.vmap(dist.sample)(keys))
+    draw = eqx.filter_jit(lambda dist, noise: jax.vmap(dist.sample)(noise))
+    noise = jax.random.gumbel if discrete else jax.random.normal
     assert len(traced) == 1
     for iteration in range(20):
-        drawn = np.asarray(draw(act(agent), jax.random.split(jax.random.key(iteration), 200)))
+        drawn = np.asarray(draw(act(agent), noise(jax.random.key(iteration), (200, actions))))
         rewards = drawn[:, 1] if discrete else -((drawn[:, 0] - 0.5) ** 2)
         episodes = [
             Episode(np.zeros((2, 1)), a[None], r[None], terminated=True) for a, r in zip(drawn, rewards, strict=True)

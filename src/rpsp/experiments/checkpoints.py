@@ -26,7 +26,7 @@ from safetensors.numpy import load, save
 from rpsp import features, filters, inference, policies, psr, rivals, trajectories
 from rpsp.errors import FileFormatError, StorageError, UsageError
 
-FORMAT = 1
+FORMAT = 2
 MAX_BYTES = 4 << 30  # a model of this project is a few megabytes; nothing sensible is larger
 MAX_HEADER = 16 << 20  # of a safetensors file; ours have a few thousand bytes
 MAX_SIZE = 100_000  # numbers of a state or an observation; ours have a few hundred at most
