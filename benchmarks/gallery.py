@@ -45,7 +45,7 @@ def tutorial(into: Path) -> None:
 
 def tiger(into: Path) -> None:
     sys.path.insert(0, str(ROOT / "examples"))
-    import exact_belief
+    import exact_belief  # pyright: ignore[reportMissingImports]
 
     exact_belief.main(out=into)
 
