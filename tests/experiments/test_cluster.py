@@ -20,7 +20,8 @@ import pytest
 from processes import PATH, TINY, checkpoints, metrics
 from test_runs import cli, contents, trained
 
-from rpsp.experiments.cluster import pack, unpack
+from rpsp.errors import RpspError
+from rpsp.experiments.cluster import Parcel, pack, unpack
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.sweeps import Sweep, prepare, standing
 
@@ -186,3 +187,10 @@ def test_a_cluster_that_is_not_there_is_said(tmp_path: Path, capsys: Any, monkey
         error = capsys.readouterr().err
         assert f"address: no Ray cluster answers {words}" in error and len(error.splitlines()) == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
+    for name in ("../stolen", "checkpoints/../../stolen", "/tmp/stolen"):
+        with pytest.raises(RpspError, match="outside"):
+            unpack(tmp_path / "run", Parcel({"metrics.jsonl": b"", name: b"x"}, []))
+    assert not (tmp_path / "run" / "metrics.jsonl").exists() and not (tmp_path / "stolen").exists()

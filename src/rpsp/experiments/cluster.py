@@ -180,6 +180,9 @@ def _checkpoints_first(item: tuple[str, Path]) -> bool:
 def unpack(directory: Path, parcel: Parcel) -> None:
     """Bring a run directory to where the sender's is. As in a run itself: metrics, then checkpoints, results at last."""
     files, checkpoints = RunDirectory(directory), defaultdict(dict)
+    for name in parcel.files:
+        if name.startswith("/") or ".." in name.split("/"):
+            raise RpspError(f"a node sent a file named {name!r}, which would lie outside {directory}; nothing was written.")
     for name, data in parcel.files.items():
         if name.startswith(CHECKPOINTS):
             checkpoints[name.split("/")[1]][name.split("/")[2]] = data
