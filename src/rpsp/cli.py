@@ -49,7 +49,6 @@ def main(arguments: list[str] | None = None) -> None:
     if os.getcwd() not in sys.path:  # for a user's own modules; last, so that they hide no other
         sys.path.append(os.getcwd())
     try:
-        PENDING.clear()
         signal.signal(signal.SIGTERM, _interrupt)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where Ctrl-C is to be ignored
             signal.signal(signal.SIGINT, _interrupt)
@@ -68,6 +67,8 @@ def main(arguments: list[str] | None = None) -> None:
                 sys.stdout.flush()
             os._exit(code)
         sys.exit(code)
+    finally:
+        PENDING.clear()  # it is this command's, not that of whatever the program does next
 
 
 def _parse(arguments: list[str]) -> Any:

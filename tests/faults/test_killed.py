@@ -23,6 +23,7 @@ from test_run_directory import training_of
 
 from rpsp import training
 from rpsp.cli import main
+from rpsp.errors import PENDING
 from rpsp.experiments.run_directory import RunDirectory
 
 ENDLESS = ["--iterations", "100000"]
@@ -249,6 +250,7 @@ def test_a_signal_that_somebody_swallows_ends_the_run_after_the_iteration(
             signal.signal(n, handler)
     assert exit.value.code == code and "all finished iterations are saved" in capsys.readouterr().err
     assert RunDirectory(tmp_path / "run").numbers()[-1] == 2
+    assert not PENDING, "what this program does next is not interrupted"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
