@@ -17,8 +17,12 @@ demo: $(VENV)/.installed  ## train an agent on position-only cart-pole, try it, 
 	$(BIN)/rpsp watch $(DEMO) --format gif || echo 'No video then; the report goes without.'
 	$(BIN)/rpsp report $(DEMO)
 
+# Tests that start processes of their own have the machine to themselves; those that only compute share it.
+APART := tests/experiments tests/faults tests/test_cli.py tests/test_docs.py tests/test_examples.py
+
 test: $(VENV)/.dev  ## the tests (not the slow ones)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(filter-out $(APART),$(wildcard tests/test_*.py))
+	$(BIN)/python -m pytest $(APART)
 
 test-slow: $(VENV)/.dev  ## learning tests and long measurements
 	$(BIN)/python -m pytest -m slow

@@ -47,6 +47,7 @@ LONGER = {"watch", "fit", "inspect"}
 """Commands that the tests of every day leave out."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_readme_s_commands_run(every: bool, tmp_path: Path) -> None:
     """As they stand and in their order, in an empty directory; with a twelfth of the iterations."""

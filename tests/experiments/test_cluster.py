@@ -122,6 +122,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_a_node_dies_and_its_run_goes_on_elsewhere(nodes: tuple[str, Node, Node], tmp_path: Path) -> None:
     address, _, other = nodes
     (tmp_path / "mine.toml").write_text(FILE)

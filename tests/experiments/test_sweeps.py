@@ -221,6 +221,7 @@ def same_as_alone(content: dict[str, Any], elsewhere: Path) -> None:
         assert checkpoints(Path("out", run.place)) == checkpoints(alone.directory), run.place
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_killed_twice_gives_the_numbers_of_bare_runs(cache: Path, tmp_path: Path) -> None:  # noqa: F811
     content = SMALL | {"methods": ["fm2-ppo"], "seeds": 3, "iterations": 20}
     killed(cache, content, 5)

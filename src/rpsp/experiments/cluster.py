@@ -182,7 +182,9 @@ def unpack(directory: Path, parcel: Parcel) -> None:
     files, checkpoints = RunDirectory(directory), defaultdict(dict)
     for name in parcel.files:
         if name.startswith("/") or ".." in name.split("/"):
-            raise RpspError(f"a node sent a file named {name!r}, which would lie outside {directory}; nothing was written.")
+            raise RpspError(
+                f"a node sent a file named {name!r}, which would lie outside {directory}; nothing was written."
+            )
     for name, data in parcel.files.items():
         if name.startswith(CHECKPOINTS):
             checkpoints[name.split("/")[1]][name.split("/")[2]] = data
