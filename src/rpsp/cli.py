@@ -354,7 +354,6 @@ def _list_experiments(plans: list[Any], out: Path, config: configs.PaperConfig) 
 def _show_experiment(plan: Any, results: list[Any], out: Path, config: configs.PaperConfig) -> dict[str, Any]:
     """Print, draw and write what is finished of one experiment."""
     from rpsp.experiments import paper
-    from rpsp.experiments.results import write_csv
 
     say = _speaker(config.quiet)
     runs = paper.finished(plan, results)
@@ -367,7 +366,7 @@ def _show_experiment(plan: Any, results: list[Any], out: Path, config: configs.P
     if not config.quiet:
         _print_comparison(found, None)
     rows, path = list(map(_known, found.rows)), out / "tables" / f"{plan.name}.csv"
-    write_csv({name: [row[name] for row in rows] for name in rows[0]}, path)
+    _write_rows(rows, path)
     shown |= {"rows": rows, "table": str(path), "figures": list(map(str, paper.draw(plan, found, out / "figures")))}
     for path in (shown["table"], *shown["figures"]):
         say(f"wrote {path}")
@@ -474,7 +473,7 @@ def compare_command(config: configs.CompareConfig) -> None:
         "warnings": [*doubts, *found.warnings],
     }
     if config.table is not None:
-        write_csv({name: [row[name] for row in content["rows"]] for name in content["rows"][0]}, config.table)
+        _write_rows(content["rows"], config.table)
     if config.csv is not None:
         write_csv(long_table(runs), config.csv)
     if config.parquet is not None:
@@ -488,6 +487,13 @@ def compare_command(config: configs.CompareConfig) -> None:
         for path in content["figures"]:
             say(f"drew {path}")
     _print_json(config.json, content)
+
+
+def _write_rows(rows: list[dict[str, Any]], path: str | Path) -> None:
+    """The rows of a comparison as CSV."""
+    from rpsp.experiments.results import write_csv
+
+    write_csv({name: [row[name] for row in rows] for name in rows[0]}, path)
 
 
 def _known(row: Any) -> dict[str, Any]:

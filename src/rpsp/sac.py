@@ -199,7 +199,7 @@ def refitted(agent: Agent, memory: SacMemory, length: int = 1000) -> SacMemory:
         )
 
     start, seen, executed = map(cut, (stored.start, stored.seen, stored.executed))
-    before = jnp.roll(stored.q, 1, axis=0)[::length][:pieces]
+    before = jnp.roll(stored.q, 1, axis=0)[::length]
 
     def advance(q: Array, at: Any) -> tuple[Array, Array]:
         q = jax.vmap(partial(step, agent.filter))(q, *at)
@@ -339,13 +339,7 @@ def _step(
 
     count = jnp.where(filled < settings.minibatch, 0, jnp.floor(settings.ratio * jnp.sum(mask))).astype(jnp.int32)
     zero = jnp.zeros((), jnp.float32)
-    begun = _Progress(start, memory.targets, jnp.zeros(5), zero)
-    arrays, static = eqx.partition(begun, eqx.is_array)
-
-    def body(i: Array, arrays: Any) -> Any:
-        return eqx.filter(follow(i, eqx.combine(arrays, static)), eqx.is_array)
-
-    end: _Progress = eqx.combine(jax.lax.fori_loop(0, count, body, arrays), static)
+    end = jax.lax.fori_loop(0, count, follow, _Progress(start, memory.targets, jnp.zeros(5), zero))
     new = eqx.tree_at(lambda a: a.policy, agent, end.learners.policy)
     after = SacMemory(
         end.learners.critics,
