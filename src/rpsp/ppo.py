@@ -38,7 +38,7 @@ from rpsp.objectives import (
 )
 from rpsp.policies import AbstractPolicy, Agent, Network
 from rpsp.trajectories import Batch
-from rpsp.updates import Select, UpdateRule, Vector, policy_only
+from rpsp.updates import Select, UpdateRule, Vector, policy_only, run_key
 
 
 @dataclass(frozen=True)
@@ -178,9 +178,7 @@ def _init(settings: PpoSettings, agent: Agent) -> PpoMemory:
     # The critic sees states in the units in which the policy sees them.
     network = getattr(agent.policy, "network", None)
     scaling = Scaling(np.asarray(network.mean), np.asarray(network.scale)) if isinstance(network, Network) else None
-    # A rule knows nothing of the run's seed; the policy's first weights, which do, tell runs apart.
-    drawn = jax.lax.bitcast_convert_type(jnp.sum(ravel_pytree(eqx.filter(agent.policy, which.policy))[0]), jnp.uint32)
-    critic_key, key = jax.random.split(jax.random.fold_in(jax.random.key(settings.seed), drawn))
+    critic_key, key = jax.random.split(run_key(settings.seed, ravel_pytree(eqx.filter(agent.policy, which.policy))[0]))
     critic = Network(agent.filter.size, 1, hidden=settings.hidden, scaling=scaling, key=critic_key)
     theta, _ = ravel_pytree((eqx.filter(agent.policy, which.policy), eqx.filter(critic, trainable(critic))))
     zero = jnp.zeros((), jnp.float32)

@@ -26,7 +26,7 @@ from rpsp.filters import step, trainable, unroll
 from rpsp.objectives import distributions, mean_kl
 from rpsp.policies import AbstractPolicy, Agent, Network, SquashedPolicy
 from rpsp.trajectories import Batch
-from rpsp.updates import UpdateRule, policy_only
+from rpsp.updates import UpdateRule, policy_only, run_key
 
 
 @dataclass(frozen=True)
@@ -226,9 +226,7 @@ def _init(settings: SacSettings, agent: Agent) -> SacMemory:
         np.concatenate([np.asarray(policy.network.mean), np.zeros(actions)]),
         np.concatenate([np.asarray(policy.network.scale), np.ones(actions)]),
     )
-    # A rule knows nothing of the run's seed; the policy's first weights, which do, tell runs apart.
-    drawn = jax.lax.bitcast_convert_type(jnp.sum(policy.network.layers[0].weight), jnp.uint32)
-    first, second, key = jax.random.split(jax.random.fold_in(jax.random.key(settings.seed), drawn), 3)
+    first, second, key = jax.random.split(run_key(settings.seed, policy.network.layers[0].weight), 3)
     both = [Network(states + actions, 1, hidden=settings.hidden, scaling=scaling, key=k) for k in (first, second)]
     critics = jax.tree.map(lambda *pair: jnp.stack(pair), *both)
     temperature = jnp.zeros((), jnp.float32)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from rpsp.errors import UsageError
 from rpsp.filters import AbstractFilter, trainable, unroll
@@ -95,6 +95,11 @@ def in_sequence(*rules: UpdateRule) -> UpdateRule:
 def forgetting_states(batch: Batch) -> Batch:
     """The batch without the states acted on: they are no longer those of the filter."""
     return eqx.tree_at(lambda b: b.states, batch, None, is_leaf=lambda x: x is None)
+
+
+def run_key(seed: int, weights: Array) -> PRNGKeyArray:
+    """A key of this run alone: a rule knows nothing of the run's seed, but the policy's first weights tell runs apart."""
+    return jax.random.fold_in(jax.random.key(seed), jax.lax.bitcast_convert_type(jnp.sum(weights), jnp.uint32))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
