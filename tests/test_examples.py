@@ -6,6 +6,8 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 from commands import run
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
