@@ -587,7 +587,8 @@ def _with_spaces(observation: gymnasium.Space | None = None, action: gymnasium.S
     ("spaces", "message"),
     [
         ({"observation": Dict(a=Discrete(2))}, r"observations of .*Dict.*FlattenObservation"),
-        ({"observation": Box(0, 255, (8, 8, 3), np.uint8)}, r"\(8, 8, 3\).*FlattenObservation"),
+        ({"observation": Box(0, 255, (8, 8, 3), np.uint8)}, r"\(8, 8, 3\).*a few numbers of such images"),
+        ({"observation": Box(-1, 1, (0,))}, "observations of the environment .* one or more numbers"),
         ({"action": MultiBinary(3)}, r"actions of .* MultiBinary\(3\).*TransformAction"),
     ],
 )
@@ -618,12 +619,63 @@ def test_an_environment_that_raises_is_named() -> None:
     def no_robot() -> gymnasium.Env:
         raise OSError("no robot on /dev/ttyUSB0")
 
-    with pytest.raises(EnvironmentFailure, match="factory raised OSError while being made: no robot"):
+    with pytest.raises(
+        EnvironmentFailure, match=r"raised OSError while being made: no robot .*test_environments\.py, line"
+    ):
         make(no_robot)
     envs = make(lambda: Counter(bad_step=1, bad="raise"))
     envs.reset(seed=0)
     with pytest.raises(EnvironmentFailure, match="raised RuntimeError while being stepped: the gripper fell off"):
         envs.step(np.full((1, 1), 2.0))
+
+
+@pytest.mark.parametrize(
+    ("method", "change", "message"),
+    [
+        ("reset", lambda returned: returned[0], r"Odd\.reset returned one ndarray; let it return observation, info"),
+        ("reset", lambda returned: (returned[0][:1], {}), r"of shape \(1,\), and its observation_space is Box.*agree"),
+        (
+            "step",
+            lambda returned: (*returned[:3], {}),
+            "returned 4 values; let it return observation, reward, terminated",
+        ),
+        (
+            "step",
+            lambda returned: (returned[0], np.ones(1), *returned[2:]),
+            r"the reward array\(\[1\.\]\); let it be one",
+        ),
+        ("step", lambda returned: (*returned[:4], None), "returned the info None; let it be a dictionary"),
+    ],
+)
+@pytest.mark.parametrize("limit", [None, 100])  # of a time limit, which takes apart what is returned before we can
+def test_what_an_environment_returns_in_another_form_is_named(
+    method: str, change: Callable[[Any], Any], message: str, limit: int | None
+) -> None:
+    class Odd(Counter): ...
+
+    setattr(Odd, method, lambda self, *args, **kwargs: change(getattr(Counter, method)(self, *args, **kwargs)))
+    envs = make(Odd, max_episode_steps=limit)
+    with pytest.raises(UsageError, match=message):
+        envs.reset(seed=0)
+        envs.step(np.full((1, 1), 2.0))
+
+
+def test_a_symbol_that_is_none_is_named() -> None:
+    class Odd(DiscreteCounter):
+        observation_space = Discrete(2)
+
+    envs = make(Odd)
+    envs.reset(seed=0)
+    with pytest.raises(UsageError, match=r"Odd returned the observation 2 .*Discrete\(2\)"):
+        for _ in range(3):
+            envs.step(np.zeros(1, np.int64))
+
+
+def test_environments_must_be_several() -> None:
+    one = Counter()
+    make(lambda: one, num_envs=1)
+    with pytest.raises(UsageError, match="returned the same .*Counter.* twice.*a new one at every call"):
+        make(lambda: one, num_envs=2)
 
 
 def test_wrong_calls_are_not_blamed_on_the_environment() -> None:

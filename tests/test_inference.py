@@ -207,6 +207,13 @@ def test_too_short_for_any_window():
         fit_inference(short, short, SMALL, rng=np.random.default_rng(0))
 
 
+def test_too_many_readings_for_a_regression():
+    rng = np.random.default_rng(0)
+    batch = pack([Episode(rng.standard_normal((8, 1000)), rng.standard_normal((7, 1))) for _ in range(3)])
+    with pytest.raises(UsageError, match=r"1000 numbers with past=10 make 30\d\d\d inputs.*observe fewer"):
+        fit_inference(batch, batch, InferenceSettings(past=10, future=2), rng=rng)
+
+
 def test_a_diverged_candidate_never_wins():
     rng = np.random.default_rng(0)
     X, Y = rng.standard_normal((20, 2)), rng.standard_normal((20, 1))

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import numbers
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -372,6 +374,8 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
+        info = {**info, "failed": False}
+        self._check(observation)
         if unusable(np.atleast_1d(observation), 0.0):
             raise EnvironmentFailure(
                 f"{self.env} was reset to an observation that is not finite, {observation}; check its reset"
@@ -380,12 +384,13 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
         # Copied here and below, because an environment may write its next observation into the same array.
         self._last, self._time = copy(observation), simulation.time if simulation else 0.0
         self._ended = None
-        return observation, {**info, "failed": False}
+        return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         if self._ended is not None:
             return copy(self._last), 0.0, *self._ended
         observation, reward, terminated, truncated, info = self.env.step(action)
+        self._check(observation)
         terminated, truncated = bool(terminated), bool(truncated)  # environments return numpy's as well
         failed = bool(unusable(np.atleast_1d(observation), float(reward)))
         if simulation := simulation_of(self.env):
@@ -396,6 +401,15 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
         self._last = copy(observation)
         self._ended = (terminated, truncated, {"failed": failed}) if terminated or truncated else None
         return observation, reward, terminated, truncated, {**info, "failed": failed}
+
+    def _check(self, observation: Any) -> None:
+        """Refuse what no reader of the space could expect; numbers beyond the bounds of a Box are let through."""
+        space = self.observation_space
+        if np.shape(observation) != space.shape or (isinstance(space, Discrete) and not space.contains(observation)):
+            raise UsageError(
+                f"{type(self.unwrapped).__name__} returned the observation {_short(observation)} of shape "
+                f"{np.shape(observation)}, and its observation_space is {_short(space)}; let the two agree"
+            )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -412,6 +426,11 @@ class SerialBatch(SyncVectorEnv):
     def __init__(self, factories: Sequence[Callable[[], gymnasium.Env]], patience: Patience | None = None) -> None:
         guarded = [partial(_guarded, factory, patience or Patience()) for factory in factories]
         super().__init__(guarded, autoreset_mode=AutoresetMode.DISABLED)
+        if len({id(env.unwrapped) for env in self.envs}) < len(self.envs):
+            raise UsageError(
+                f"env: the function that makes environments returned the same {self.envs[0].unwrapped} twice, and several "
+                "are stepped side by side; let it make a new one at every call"
+            )
         self.spec = self.envs[0].spec
         self.observation_structure: Mapping[str, int] | None = getattr(
             self.envs[0].unwrapped, "observation_structure", None
@@ -510,13 +529,24 @@ class _Front(VectorWrapper):
         seeds = row_seeds(self._first_seed if seed is None else seed, self.num_envs)
         self._first_seed = None
         rows_to_reset(options, self.num_envs)  # refused here, a bad mask is not blamed on the environment
-        with _blaming(self._name, "being reset"), self._patience:
+        with _blaming(self._name, "being reset", self), self._patience:
             # Gymnasium takes the mask out of the options it is given; the caller's stay as they are.
             return _reset(self.env, seeds, None if options is None else dict(options))
 
     def step(self, actions: Any) -> tuple[Array, Array, Bools, Bools, dict[str, Any]]:
-        with _blaming(self._name, "being stepped"), self._patience:
+        with _blaming(self._name, "being stepped", self), self._patience:
             return self.env.step(actions)
+
+    def malformed(self) -> str | None:
+        """What is wrong with the form of what the environments return; found out by trying, so only once they raised."""
+        batch = self.unwrapped
+        if not isinstance(batch, SerialBatch):
+            return None
+        try:
+            with self._patience:
+                return _malformed(batch.envs[0].env)
+        except Exception:  # another reason then, and the environment has given it already
+            return None
 
     def close(self, **kwargs: Any) -> None:
         with _blaming(self._name, "being closed"), self._patience:
@@ -529,8 +559,11 @@ def _reset(envs: Any, seed: Seeds, options: dict[str, Any] | None) -> tuple[Arra
 
 
 @contextmanager
-def _blaming(name: str, doing: str) -> Iterator[None]:
-    """Say which environment raised what, and when; errors that say so already pass."""
+def _blaming(name: str, doing: str, envs: _Front | None = None) -> Iterator[None]:
+    """Say which environment raised what, when and where; or, if that is the reason, what is wrong with its methods.
+
+    Errors that say so already pass.
+    """
     try:
         yield
     except RpspError:
@@ -540,9 +573,44 @@ def _blaming(name: str, doing: str) -> Iterator[None]:
             f"{name} took longer than its step_timeout over {doing}; give it more if it needs more, or find out why it hangs"
         ) from error
     except Exception as error:
+        if (
+            envs is not None
+            and isinstance(error, TypeError | ValueError | AssertionError)
+            and (wrong := envs.malformed())
+        ):
+            raise UsageError(f"{name}: {wrong}") from error
+        place = traceback.extract_tb(error.__traceback__)[-1]
         raise EnvironmentFailure(
-            f"{name} raised {type(error).__name__} while {doing}: {error}; check that it runs under Gymnasium alone"
+            f"{name} raised {type(error).__name__} while {doing}: {error} ({place.filename}, line {place.lineno}); check "
+            "that it runs under Gymnasium alone"
         ) from error
+
+
+RETURNED = {"reset": ("observation", "info"), "step": ("observation", "reward", "terminated", "truncated", "info")}
+"""What the methods of an environment return, by Gymnasium's agreement."""
+
+
+def _malformed(env: gymnasium.Env) -> str | None:
+    """What is wrong with the form of what an environment returns, or else one of the wrappers around it."""
+    if isinstance(env, gymnasium.Wrapper) and (inside := _malformed(env.env)):
+        return inside
+    for method, names in RETURNED.items():
+        returned: Any = env.reset(seed=0) if method == "reset" else env.step(env.action_space.sample())
+        call, form = f"{type(env).__name__}.{method}", ", ".join(names)
+        if not isinstance(returned, tuple) or len(returned) != len(names):
+            many = f"{len(returned)} values" if isinstance(returned, tuple) else f"one {type(returned).__name__}"
+            return f"{call} returned {many}; let it return {form}"
+        values = dict(zip(names, returned, strict=True))
+        if not isinstance(values["info"], dict):
+            return f"{call} returned the info {_short(values['info'])}; let it be a dictionary"
+        if not isinstance(values.get("reward", 0.0), numbers.Real):
+            return f"{call} returned the reward {_short(values['reward'])}; let it be one number, as float(reward)"
+    return None
+
+
+def _short(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 120 else f"{text[:119]}…"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -609,7 +677,7 @@ def make(
     disturbances = [kind(amount) for kind, amount in amounts.items() if amount]
 
     spec = _find_spec(id) if isinstance(id, str) else None
-    name = "the environment's factory" if spec is None else spec.id
+    name = "the environment" if spec is None else spec.id
     with _blaming(name, "being made"):
         envs = _batch(id, spec, num_envs, max_episode_steps, threads, patience, env_kwargs)
     try:
@@ -677,15 +745,23 @@ def _find_spec(id: str) -> EnvSpec:
 
 
 def _check_spaces(name: str, envs: VectorEnv) -> None:
-    supported = "a 1-D Box or a Discrete space"
     remedies = {
-        "observation": "pass a factory that wraps it in gymnasium.wrappers.FlattenObservation",
-        "action": "pass a factory that wraps it in gymnasium.wrappers.TransformAction",
+        "observation": "wrap it in gymnasium.wrappers.FlattenObservation where it is made or registered",
+        "action": "wrap it in gymnasium.wrappers.TransformAction where it is made or registered",
     }
     spaces = {"observation": envs.single_observation_space, "action": envs.single_action_space}
     for kind, space in spaces.items():
-        if not (isinstance(space, Discrete) or (isinstance(space, Box) and len(space.shape) == 1)):
-            raise UsageError(f"the {kind}s of {name} are in {space}, not in {supported}; {remedies[kind]}")
+        if isinstance(space, Discrete) or (isinstance(space, Box) and len(space.shape) == 1 and space.shape[0] > 0):
+            continue
+        remedy = remedies[kind]
+        if kind == "observation" and len(space.shape or ()) > 1:
+            remedy = (
+                "compute a few numbers of such images or tables in a wrapper (gymnasium.wrappers.TransformObservation)"
+            )
+        raise UsageError(
+            f"the {kind}s of {name} are in {_short(space)}, not one or more numbers in a 1-D Box or a symbol in a "
+            f"Discrete space; {remedy}"
+        )
 
 
 def _visible(

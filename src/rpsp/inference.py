@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from rpsp.errors import DivergedError
+from rpsp.errors import DivergedError, UsageError
 from rpsp.features import fit_scaling, kernel_width
 from rpsp.filters import AbstractFilter, compiled_unroll, constant, to_float32
 from rpsp.linalg import NormalEquations, ridge, signed
@@ -160,6 +160,10 @@ def refit_inference(
     return _fit_update(batch, held_out, _stage1(batch, settings)[0], mean, P, settings, rng)[0]
 
 
+MOST_INPUTS = 20_000
+"""Of stage 1, whose matrix is this number squared: 3 GB, and minutes to solve."""
+
+
 def _stage1(
     batch: Batch, settings: InferenceSettings
 ) -> tuple[Float[np.ndarray, "h_1_ka k_obs"], Float[np.ndarray, "k_obs k_obs"]]:
@@ -172,6 +176,12 @@ def _stage1(
     for _, w in window_index(batch, settings.past, settings.future).chunks():
         h = _young(w.history, settings.past)
         X = np.concatenate([h, np.ones((len(h), 1)), w.future_actions], axis=1)
+        if X.shape[1] > MOST_INPUTS:
+            raise UsageError(
+                f"observations: {batch.seen.shape[-1]} numbers with past={settings.past} make {X.shape[1]} inputs of a "
+                f"regression, more than {MOST_INPUTS}; observe fewer (observe=...), take a smaller past, or a method "
+                "without such a regression (fm2, gru32)."
+            )
         equations = equations or NormalEquations(X.shape[1], w.future_observations.shape[1])
         equations.add(X, w.future_observations)
         squares += w.future_observations.T @ w.future_observations
