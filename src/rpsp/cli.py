@@ -292,7 +292,7 @@ def paper_command(config: configs.PaperConfig) -> None:
     from rpsp.experiments import paper
     from rpsp.experiments.results import read_results, write_result
 
-    out, listed = Path(config.out), config.list or not config.figures
+    out, listed = Path(config.out), config.list or (not config.figures and config.page is None)
     names = list(paper.EXPERIMENTS) if listed else paper.find(config.figures)
     plans = [paper.plan(name, config.seeds, config.scale, config.select) for name in names]
     if listed:
@@ -300,7 +300,7 @@ def paper_command(config: configs.PaperConfig) -> None:
         return
     content: dict[str, Any] = {"directory": str(out)}
     try:
-        if not config.draw:
+        if plans and not config.draw:
             content |= run_sweep(paper.together(plans), out, config, _again(config, "paper", *config.figures))
     finally:  # also of what is finished of an interrupted sweep
         if config.results is not None and out.exists():
@@ -312,6 +312,13 @@ def paper_command(config: configs.PaperConfig) -> None:
         results, doubts = read_results([source]) if source.exists() else ([], [])
         _warn(doubts, config.quiet)
         content["experiments"] = {plan.name: _show_experiment(plan, results, out, config) for plan in plans}
+        if config.page is not None:
+            from rpsp.experiments import results_page
+
+            readme = None if config.readme is None else Path(config.readme)
+            content["page"] = list(map(str, results_page.write(results, Path(config.page), readme, config.scale)))
+            for path in content["page"]:
+                _speaker(config.quiet)(f"wrote {path}")
     _print_json(config.json, content)
 
 
@@ -366,8 +373,9 @@ def _show_experiment(plan: Any, results: list[Any], out: Path, config: configs.P
     if not config.quiet:
         _print_comparison(found, None)
     rows, path = list(map(_known, found.rows)), out / "tables" / f"{plan.name}.csv"
+    drawn = paper.draw(plan, found, paper.peers(plan.experiment, results), out / "figures")
     _write_rows(rows, path)
-    shown |= {"rows": rows, "table": str(path), "figures": list(map(str, paper.draw(plan, found, out / "figures")))}
+    shown |= {"rows": rows, "table": str(path), "figures": list(map(str, drawn))}
     for path in (shown["table"], *shown["figures"]):
         say(f"wrote {path}")
     return shown

@@ -163,12 +163,7 @@ def comparable(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
     """
     warnings, tasks = [], defaultdict(list)
     for result in results:
-        why = result.failure
-        if not why and not len(result.returns):
-            why = "no iteration is done yet."
-        if not why and not np.isfinite(result.returns).all():
-            why = "its returns are not all finite."
-        if why:
+        if why := unusable(result):
             warnings.append(f"left out: {result.task}, {result.method}, seed {result.seed}: {why}")
         else:
             tasks[result.task].append(result)
@@ -182,6 +177,13 @@ def comparable(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
             )
         kept += [run.cut(min(lengths)) for run in runs]
     return kept, warnings
+
+
+def unusable(result: Result) -> str:
+    """Why a result cannot be compared; empty if it can."""
+    if result.failure or not len(result.returns):
+        return result.failure or "no iteration is done yet."
+    return "" if np.isfinite(result.returns).all() else "its returns are not all finite."
 
 
 def mean_curve(runs: Sequence[Result], name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

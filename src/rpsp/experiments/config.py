@@ -247,6 +247,11 @@ class PaperConfig:
     """The directory of all runs; figures/ and tables/ go there too."""
     results: str | None = None
     """Keep a small file of every finished run in this directory, and draw from those."""
+    page: str | None = None
+    """Write a Markdown page of all results there are, with the verdict on every claim; its figures go beside it. Alone, with
+    no experiment named, nothing is run. Results count that did what was asked of them, or --scale."""
+    readme: str | None = None
+    """With --page: show the four tasks at a glance in this file too, between <!-- glance --> and <!-- /glance -->."""
     list: bool = False
     """List the experiments, and do nothing else."""
     dry_run: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
+from PIL import Image
 
 from rpsp.errors import StorageError, UsageError
 from rpsp.evaluation import compiled_forecast
@@ -86,6 +88,7 @@ METHOD_STYLES = {
     "rpsi-ppo": Style("#0072B2", MIXED),
     "rpsi-sac": Style("#0072B2", LONG),
     "tabular": Style("#009E73"),
+    "recurrent-ppo": Style("#000000", DASHED),
 }
 CYCLE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000"]
 
@@ -133,13 +136,22 @@ SHADES = ((0.0, 0.0), (0.0, 0.4), (1.0, 0.4), (0.0, 0.65), (1.0, 0.65), (0.0, 0.
 DASHES = (MIXED, DASHED, DOTTED)
 
 
-def save(figure: Figure, directory: Path, name: str) -> Path:
-    """Write a figure as PNG and SVG; the PNG's path."""
+COLOURS_KEPT = 96
+
+
+def save(figure: Figure, directory: Path, name: str, width: int | None = None) -> Path:
+    """Write a figure as PNG and SVG; the PNG's path. With a width, in pixels at most, as a PNG of few colours alone."""
     path = directory / f"{name}.png"
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
-        figure.savefig(path, dpi=160)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if width is not None:
+            with io.BytesIO() as drawn:
+                figure.savefig(drawn, dpi=min(160, width / figure.get_figwidth()))
+                with Image.open(drawn) as image:
+                    image.convert("RGB").quantize(COLOURS_KEPT, Image.Quantize.FASTOCTREE).save(path, optimize=True)
+        else:
+            figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+            figure.savefig(path, dpi=160)
     except OSError as error:
         raise StorageError(f"{path}: the figure could not be written ({error.strerror}).") from error
     finally:
@@ -181,25 +193,70 @@ def _spread(axes: Axes, values: list[float], gap: float = 0.055) -> np.ndarray:
     return heights
 
 
-def learning_curves(results: Sequence[Result], title: str = "", note: str = "") -> Figure:
+def learning_curves(
+    results: Sequence[Result], title: str = "", note: str = "", names: Mapping[str, str] | None = None
+) -> Figure:
     """Mean return over environment steps, exploration included: a panel a task, a line a method, the mean of its runs.
 
     The band is the standard error over runs; where some have come less far, the line ends with the shortest. The note
-    stands below in small print.
+    stands below in small print; `names` says what methods are called in the legend, where not by their labels.
     """
-    return _over_training(results, ("returns",), "mean return", title, note)
+    return _over_training(results, ("returns",), "mean return", title, note, names or {})
+
+
+GLANCE = {
+    "RPSI (ours)": METHOD_STYLES["rpsi-trpo"],
+    "RPSP (the paper's)": METHOD_STYLES["rpsp-alt"],
+    "FM": METHOD_STYLES["fm2"],
+    "GRU": METHOD_STYLES["gru32"],
+    "RecurrentPPO": METHOD_STYLES["recurrent-ppo"],
+}
+"""What is seen at a glance, and how it is drawn."""
+
+
+def at_a_glance(tasks: Mapping[str, Mapping[str, Sequence[Result]]]) -> Figure:
+    """Mean return over environment steps: all tasks in a row, a line for each name of GLANCE that a task has runs of."""
+    figure, grid = plt.subplots(1, len(tasks), figsize=(max(5.2, 2.6 * len(tasks)), 2.9), squeeze=False)
+    handles = {}
+    for axes, (task, lines) in zip(grid[0], tasks.items(), strict=True):
+        for name, look in GLANCE.items():
+            if name in lines:
+                handles[name] = _mean_line(axes, lines[name], "returns", look, name)
+        axes.set_title(task.removesuffix("-v5"), loc="left")
+        _steps_across(axes)
+    grid[0, 0].set_ylabel("mean return")
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=len(handles))
+    return figure
+
+
+def _mean_line(axes: Axes, runs: Sequence[Result], name: str, look: Style, label: str) -> Any:
+    """The mean of a curve over runs, its standard error as a band; returns the line."""
+    x, mean, error = mean_curve(runs, name)
+    (line,) = axes.plot(x, mean, color=look.colour, ls=(0, look.dash) if look.dash else "-", lw=2.0, label=label)
+    if len(runs) > 1:
+        axes.fill_between(x, mean - error, mean + error, color=look.colour, alpha=0.18, lw=0)
+    return line
+
+
+def _steps_across(axes: Axes) -> None:
+    axes.set_xlabel("environment steps")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.grid(axis="y", alpha=0.25)
+    axes.margins(x=0.01)
 
 
 def prediction_over_training(results: Sequence[Result], title: str = "", note: str = "") -> Figure:
     """The one-step error of the beliefs that acted, beside that of persistence on the same episodes (thin)."""
     curves, note = ("prediction_errors", "persistence_errors"), _notes("thin lines: persistence", note)
-    figure = _over_training(results, curves, "squared error / variance", title, note)
+    figure = _over_training(results, curves, "squared error / variance", title, note, {})
     for axes in figure.axes:
         axes.set_yscale("log")
     return figure
 
 
-def _over_training(results: Sequence[Result], curves: Sequence[str], what: str, title: str, note: str) -> Figure:
+def _over_training(
+    results: Sequence[Result], curves: Sequence[str], what: str, title: str, note: str, names: Mapping[str, str]
+) -> Figure:
     """Curves over environment steps, the first in the method's own line, any other thin and without a band."""
     tasks = grouped(results, lambda r: r.task)
     looks = styles(r.method for r in results)
@@ -209,20 +266,13 @@ def _over_training(results: Sequence[Result], curves: Sequence[str], what: str, 
         for method, same in grouped(runs, lambda r: r.method).items():
             if not all(len(run.returns) for run in same):
                 continue
-            counts.setdefault(method, set()).add(len(same))
-            colour, dash = looks[method]
-            for i, name in enumerate(curves):
-                x, mean, error = mean_curve(same, name)
-                if i > 0:
-                    axes.plot(x, mean, color=colour, lw=0.8)
-                    continue
-                axes.plot(x, mean, color=colour, ls=(0, dash) if dash else "-", lw=2.0, label=method)
-                if len(same) > 1:
-                    axes.fill_between(x, mean - error, mean + error, color=colour, alpha=0.18, lw=0)
-        axes.set_xlabel("environment steps")
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-        axes.grid(axis="y", alpha=0.25)
-        axes.margins(x=0.01)
+            shown = names.get(method, method)
+            counts.setdefault(shown, set()).add(len(same))
+            _mean_line(axes, same, curves[0], looks[method], shown)
+            for name in curves[1:]:
+                x, mean, _ = mean_curve(same, name)
+                axes.plot(x, mean, color=looks[method].colour, lw=0.8)
+        _steps_across(axes)
     for axes in panels[:: _columns(len(panels))]:
         axes.set_ylabel(what)
     _method_legend(figure, panels, counts)

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rpsp.errors import UsageError
-from rpsp.experiments.comparison import Comparison, compare
+from rpsp.experiments.comparison import Comparison, compare, unusable
 from rpsp.experiments.config import TrainConfig, configured
 from rpsp.experiments.results import Result, flat_settings, method_label, task_label
+from rpsp.experiments.statistics import Selection, select_best
 from rpsp.experiments.sweeps import PlannedRun, Sweep
 
 Entry = dict[str, Any]
@@ -38,17 +42,30 @@ def _each(methods: Sequence[str], **grid: Sequence[Any]) -> tuple[Entry, ...]:
 
 SIZES = {"dimension": (None, 10, 30), "learning_rate": (None, 1e-2)}
 """d = 20 is the default; so is a step of 1e-3, and the paper's own is 1e-2."""
+REFIT_BEFORE = [5, 12, 25, 40]
 CURVES: dict[str, tuple[Entry, ...]] = {
     "FM": _each(("fm2", "fm1", "fm5")),
     "GRU": _each(("gru32", "gru16", "gru64", "gru128"), max_kl=(None, 1e-3)),
     "reg_GRU": _each(("reg-gru", "reg-gru-vrpg"), units=(None, 16, 64)),
     "RPSP-VRPG": _each(("rpsp-vrpg+obs", "rpsp-vrpg"), **SIZES),
     "RPSP-Alt": _each(("rpsp-alt+obs", "rpsp-alt"), **SIZES),
-    "RPSP-Alt, refitted": _each(("rpsp-alt+obs", "rpsp-alt"), refit_before=([5, 12, 25, 40],)),
+    "RPSP-Alt, refitted": _each(("rpsp-alt+obs", "rpsp-alt"), refit_before=(REFIT_BEFORE,)),
     "RPSI-TRPO": _each(("rpsi-trpo",), past=(None, 20, 50)),
     "RPSI-PPO": _each(("rpsi-ppo",)),
 }
 """What a curve of a figure is the best of; the first is what is run unless all are."""
+PEERS = {"RecurrentPPO": "recurrent-ppo"}
+"""Curves of other libraries, and the method in their result files: `python -m benchmarks.recurrent_ppo` makes them."""
+DIFFERENCES: dict[str, tuple[str | Entry, ...]] = {
+    "initialisation": ("rpsp-alt", "random-psr"),
+    "refits": ("rpsp-alt+obs", {"method": "rpsp-alt+obs", "refit_before": REFIT_BEFORE}),
+    "trust region on the filter's step": ("rpsp-alt", {"method": "rpsp-alt", "filter_kl": None}),
+    "weight of the prediction error": (
+        "rpsp-alt", "reactive-psr", *({"method": "rpsp-alt", "prediction_weight": weight} for weight in (0.1, 10.0)),
+    ),
+    "kind of filter": ("rpsp-alt", "rpsi-alt", "reg-gru"),
+}  # fmt: skip
+"""What may make a difference, and the methods that show it: the first as it is, each other with one thing changed."""
 TASK_OF = {"cart-pole": "InvertedPendulum-v5", "swimmer": "Swimmer-v5", "hopper": "Hopper-v5", "walker": "Walker2d-v5"}
 EVERY = tuple(TASK_OF.values())
 RIVALS = "FM", "GRU", "RPSP-VRPG", "RPSP-Alt"
@@ -62,43 +79,50 @@ class Experiment:
     tasks: tuple[str | Entry, ...]
     curves: tuple[str, ...] = ()
     """Names in CURVES: the best of some candidates each."""
-    methods: tuple[str, ...] = ()
+    methods: tuple[str | Entry, ...] = ()
     """Methods shown as they are."""
+    peers: tuple[str, ...] = ()
+    """Names in PEERS: drawn beside the rest where there are results of them."""
     ours: bool = False
     """Whether it goes beyond the paper."""
 
 
 # fmt: off
 EXPERIMENTS: dict[str, Experiment] = {
-    "a": Experiment("cart-pole: FM, GRU, RPSP-VRPG, RPSP-Alt", (TASK_OF["cart-pole"],), RIVALS),
-    "b": Experiment("Swimmer: the same", (TASK_OF["swimmer"],), RIVALS),
-    "c": Experiment("Hopper: the same", (TASK_OF["hopper"],), RIVALS),
-    "d": Experiment("Walker2d: the same", (TASK_OF["walker"],), RIVALS),
-    "e": Experiment("ablations on Hopper: fixed, reactive and random filter", (TASK_OF["hopper"],), ("RPSP-Alt",),
-                    ("fix-psr", "reactive-psr", "random-psr")),
-    "f": Experiment("Hopper: a GRU that predicts instead of a predictive state", (TASK_OF["hopper"],),
+    "a": Experiment("FM, GRU, RPSP-VRPG and RPSP-Alt on cart-pole", (TASK_OF["cart-pole"],), RIVALS),
+    "b": Experiment("the same on Swimmer", (TASK_OF["swimmer"],), RIVALS),
+    "c": Experiment("the same on Hopper", (TASK_OF["hopper"],), RIVALS),
+    "d": Experiment("the same on Walker2d", (TASK_OF["walker"],), RIVALS),
+    "e": Experiment("ablations on Hopper: fixed, reactive and random filter", (TASK_OF["hopper"],),
+                    methods=("rpsp-alt", "fix-psr", "reactive-psr", "random-psr")),
+    "f": Experiment("a GRU that predicts instead of a predictive state, on Hopper", (TASK_OF["hopper"],),
                     ("GRU", "reg_GRU", "RPSP-Alt")),
-    "g": Experiment("Swimmer: the same", (TASK_OF["swimmer"],), ("GRU", "reg_GRU", "RPSP-Alt")),
+    "g": Experiment("the same on Swimmer", (TASK_OF["swimmer"],), ("GRU", "reg_GRU", "RPSP-Alt")),
     "h": Experiment("the table: areas under the curves of a to d, and their tests", EVERY, RIVALS),
-    "noise": Experiment("Hopper with observation noise of 0.1, 0.2, 0.3: FM 2 and RPSP-Alt",
+    "noise": Experiment("FM 2 and RPSP-Alt on Hopper with observation noise of 0.1, 0.2 and 0.3",
                         tuple({"env": TASK_OF["hopper"], "obs_noise": sigma} for sigma in (0.1, 0.2, 0.3)),
                         ("RPSP-Alt",), ("fm2",)),
-    "optimisers": Experiment("appendix: joint and alternating, with and without observations", EVERY,
+    "optimisers": Experiment("joint and alternating, with and without observations (appendix)", EVERY,
                              methods=("rpsp-vrpg", "rpsp-vrpg+obs", "rpsp-alt", "rpsp-alt+obs")),
-    "finite-memory": Experiment("appendix: windows of 1, 2 and 5 observations", EVERY, methods=("fm1", "fm2", "fm5")),
-    "grus": Experiment("appendix: GRUs of 16, 32, 64 and 128 units", EVERY,
+    "finite-memory": Experiment("windows of 1, 2 and 5 observations (appendix)", EVERY, methods=("fm1", "fm2", "fm5")),
+    "grus": Experiment("GRUs of 16, 32, 64 and 128 units (appendix)", EVERY,
                        methods=("gru16", "gru32", "gru64", "gru128")),
-    "filter-regularisation": Experiment("appendix: fixed and reactive filter on the other tasks",
+    "filter-regularisation": Experiment("fixed and reactive filter on the other tasks (appendix)",
                                         tuple(TASK_OF[name] for name in ("walker", "cart-pole", "swimmer")),
-                                        ("RPSP-Alt",), ("fix-psr", "reactive-psr")),
-    "gru-filters": Experiment("appendix: figures f and g on the other tasks",
+                                        methods=("rpsp-alt", "fix-psr", "reactive-psr")),
+    "gru-filters": Experiment("f and g on the other tasks (appendix)",
                               tuple(TASK_OF[name] for name in ("walker", "cart-pole")), ("GRU", "reg_GRU", "RPSP-Alt")),
-    "ours": Experiment("all four tasks with what goes beyond the paper: refits, direct inference, PPO", EVERY,
-                       (*RIVALS, "RPSP-Alt, refitted", "RPSI-TRPO", "RPSI-PPO"), ours=True),
-    "disturbed": Experiment("Hopper and Walker2d with noise, latency and lost readings: who remembers best",
-                            (*({"env": env, "obs_noise": 0.1} for env in (TASK_OF["hopper"], TASK_OF["walker"])),
+    "ours": Experiment("what goes beyond the paper, on all four tasks: refits, direct inference, PPO", EVERY,
+                       (*RIVALS, "reg_GRU", "RPSP-Alt, refitted", "RPSI-TRPO", "RPSI-PPO"), peers=tuple(PEERS),
+                       ours=True),
+    "disturbed": Experiment("who remembers best under noise, latency and lost readings",
+                            (*({"env": TASK_OF["hopper"], "obs_noise": sigma} for sigma in (0.1, 0.2, 0.3)),
+                             {"env": TASK_OF["walker"], "obs_noise": 0.1},
                              {"env": TASK_OF["hopper"], "obs_latency": 2}, {"env": TASK_OF["hopper"], "dropout": 0.1}),
-                            ("GRU", "RPSP-Alt", "RPSI-TRPO"), ("fm2", "fm5"), ours=True),
+                            ("GRU", "RPSP-Alt"), ("fm2", "fm5", *_each(("rpsi-trpo",), past=(None, 20, 50))), ours=True),
+    "differences": Experiment("what made the difference on Hopper and Swimmer, one thing changed at a time",
+                              (TASK_OF["hopper"], TASK_OF["swimmer"]), ours=True,
+                              methods=tuple({str(m): m for methods in DIFFERENCES.values() for m in methods}.values())),
 }
 # fmt: on
 """By name. Which of a to d shows which task does not stand in the paper's text; they are in the order of its protocol."""
@@ -143,18 +167,36 @@ def plan(name: str, seeds: int, scale: float = 1.0, select: bool = False) -> Pla
     if not 0 < scale <= 1:
         raise UsageError(f"scale: {scale} does not lie between 0 and 1; 1 is the paper's number of iterations.")
     experiment = EXPERIMENTS[name]
-    curves = {curve: CURVES[curve] if select else CURVES[curve][:1] for curve in experiment.curves}
-    curves |= {method: ({"method": method},) for method in experiment.methods}
-    tasks = [{"env": task} if isinstance(task, str) else task for task in experiment.tasks]
+    curves = {curve: found if select else found[:1] for curve, found in candidates(experiment).items()}
     given = {
-        "tasks": [task | {"iterations": math.ceil(scale * TASKS[task["env"]].iterations)} for task in tasks],
-        "methods": [entry for candidates in curves.values() for entry in candidates],
+        "tasks": [
+            task | {"iterations": math.ceil(scale * TASKS[task["env"]].iterations)} for task in _tasks(experiment)
+        ],
+        "methods": [entry for found in curves.values() for entry in found],
         "seeds": seeds,
     }
-    curve_of = {
-        method_label(_flat(configured(entry))): curve for curve, candidates in curves.items() for entry in candidates
-    }
+    curve_of = {label_of(entry): curve for curve, found in curves.items() for entry in found}
     return Plan(name, Sweep.of(given, name).runs, curve_of, scale)
+
+
+def candidates(experiment: Experiment) -> dict[str, tuple[Entry, ...]]:
+    """What every curve of an experiment may be the best of; a method shown as it is goes by its own label."""
+    shown = [{"method": method} if isinstance(method, str) else method for method in experiment.methods]
+    return {curve: CURVES[curve] for curve in experiment.curves} | {label_of(entry): (entry,) for entry in shown}
+
+
+def _tasks(experiment: Experiment) -> list[Entry]:
+    return [{"env": task} if isinstance(task, str) else task for task in experiment.tasks]
+
+
+def task_labels(experiment: Experiment) -> list[str]:
+    """The tasks' labels in results."""
+    return [task_label(task) for task in _tasks(experiment)]
+
+
+def label_of(method: str | Entry) -> str:
+    """The method's label in results."""
+    return method_label(_flat(configured({"method": method} if isinstance(method, str) else method)))
 
 
 def together(plans: Sequence[Plan]) -> Sweep:
@@ -186,19 +228,111 @@ def finished(plan: Plan, results: Sequence[Result]) -> list[Result]:
     return found
 
 
+def peers(experiment: Experiment, results: Sequence[Result]) -> list[Result]:
+    """Of some results those of other libraries that an experiment shows."""
+    labels, tasks = {PEERS[name] for name in experiment.peers}, task_labels(experiment)
+    return [result for result in results if result.method in labels and result.task in tasks]
+
+
 def judge(plan: Plan, results: Sequence[Result]) -> Comparison:
     """The finished runs of a plan held against each other, the best candidate of every curve selected."""
     return compare(results, select=True, family=lambda label: plan.curve_of[label])
 
 
-def draw(plan: Plan, found: Comparison, directory: Path) -> list[Path]:
-    """The figures of an experiment from its finished runs, as PNG and SVG, each saying how many those are."""
+def draw(plan: Plan, found: Comparison, beside: Sequence[Result], directory: Path) -> list[Path]:
+    """The figures of an experiment from its finished runs, as PNG and SVG, each saying how many those are.
+
+    Learning curves are shown with what is to be seen `beside` them: the peers, which may be of another length.
+    """
     from rpsp.experiments import figures
 
     note = f"{len(found.candidates)} of {len(plan.runs)} runs finished"
     if plan.scale < 1:
         note += f"; scale {plan.scale:g}: that fraction of the paper's iterations"
     title = f"{plan.name}: {plan.experiment.about}"
-    drawn = {plan.name: figures.learning_curves(found.results, title, note)}
+    drawn = {plan.name: figures.learning_curves([*found.results, *beside], title, note)}
     drawn[f"{plan.name}_auc"] = figures.bars(found.rows, "auc", title, note)
     return [figures.save(figure, directory, name) for name, figure in drawn.items()]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Curves, of whatever there is
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The runs that stand for a curve on a task."""
+
+    name: str
+    label: str
+    """Of the candidate that was chosen."""
+    runs: tuple[Result, ...]
+    candidates: int
+    """From how many it was chosen."""
+
+    @property
+    def iterations(self) -> int:
+        """As far as all its runs go."""
+        return min(len(run.returns) for run in self.runs)
+
+    def cut(self, iterations: int) -> Curve:
+        """The first so many iterations alone."""
+        return dataclasses.replace(self, runs=tuple(run.cut(iterations) for run in self.runs))
+
+
+def far_enough(results: Sequence[Result], scale: float = 1.0) -> list[Result]:
+    """The results that count: those of runs that did what was asked of them, or this fraction of the paper's iterations.
+
+    One that has only begun would cut every other to its own length.
+    """
+    from rpsp.environments import TASKS
+
+    def enough(result: Result) -> bool:
+        task = TASKS.get(result.settings["env"])
+        return result.finished or (task is not None and len(result.returns) >= math.ceil(scale * task.iterations))
+
+    return [result for result in results if not unusable(result) and enough(result)]
+
+
+def labels_of(name: str) -> list[str]:
+    """The labels of what may stand for a curve of CURVES or PEERS; any other is a label itself."""
+    return [label_of(entry) for entry in CURVES[name]] if name in CURVES else [PEERS.get(name, name)]
+
+
+class Found:
+    """Results by task and label, and the curves that they make."""
+
+    def __init__(self, results: Sequence[Result]) -> None:
+        self.runs: dict[str, dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
+        for result in results:
+            self.runs[result.task][result.method].append(result)
+
+    def curve(self, task: str, name: str, select: bool = False) -> Curve | None:
+        """A curve of CURVES or PEERS, or the method of that label; None where there is no result of it.
+
+        Its first candidate, or with `select` the one of the largest mean area over the iterations that all of them have;
+        a candidate of less than half as many seeds as another is none.
+        """
+        there = self.runs.get(task, {})
+        labels = labels_of(name)
+        runs = {label: there[label] for label in (labels if select else labels[:1]) if label in there}
+        if not runs:
+            return None
+        most = max(map(len, runs.values()))
+        runs = {label: same for label, same in runs.items() if 2 * len(same) >= most}
+        best = _largest(runs)
+        return Curve(name, best.name, tuple(runs[best.name]), best.candidates)
+
+    def best(self, task: str, names: Sequence[str], select: bool = False) -> Curve | None:
+        """Of some curves the one of the largest mean area over the iterations that all of them have."""
+        found = {c.name: c for name in names if (c := self.curve(task, name, select)) is not None}
+        if not found:
+            return None
+        return found[_largest({name: curve.runs for name, curve in found.items()}).name]
+
+
+def _largest(runs: Mapping[str, Sequence[Result]]) -> Selection:
+    """What has the largest mean area over the iterations that all of them have."""
+    length = min(len(run.returns) for same in runs.values() for run in same)
+    return select_best({name: np.stack([run.returns[:length] for run in same]) for name, same in runs.items()})

@@ -41,6 +41,18 @@ def samples_to_reach(
     return float(steps[reached[0] + window - 1]) if len(reached) else np.nan
 
 
+def return_at(
+    total: float, steps: Float[np.ndarray, " iteration"], returns: Float[np.ndarray, " iteration"], last: float = 0.1
+) -> float:
+    """The mean return of the iterations that end within the last tenth of so many environment steps; nan if too few were
+    done.
+
+    For runs whose iterations differ in length, as those of different libraries.
+    """
+    within = (steps > (1 - last) * total) & (steps <= total)
+    return float(np.mean(returns[within])) if within.any() and steps[-1] >= total else np.nan
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Of the runs of a method
 # ---------------------------------------------------------------------------------------------------------------------
@@ -122,13 +134,29 @@ def welch(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " m"]) -> Welch:
 
     if min(len(x), len(y)) < 2:
         return Welch(np.nan, np.nan, np.nan)
-    difference = float(np.mean(x) - np.mean(y))
-    a, b = (float(np.var(v, ddof=1)) / len(v) for v in (x, y))
-    if a + b == 0:
+    difference, error, dof = _difference(x, y)
+    if error == 0:
         return Welch(np.inf * np.sign(difference), len(x) + len(y) - 2, 0.0) if difference else Welch(0.0, np.nan, 1.0)
-    t = difference / np.sqrt(a + b)
-    dof = (a + b) ** 2 / (a**2 / (len(x) - 1) + b**2 / (len(y) - 1))
-    return Welch(float(t), float(dof), float(2 * stdtr(dof, -abs(t))))
+    t = difference / error
+    return Welch(t, dof, float(2 * stdtr(dof, -abs(t))))
+
+
+def _difference(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
+    """Of the means, its standard error, and the degrees of freedom (nan where nothing varies)."""
+    a, b = (float(np.var(v, ddof=1)) / len(v) for v in (x, y))
+    dof = (a + b) ** 2 / (a**2 / (len(x) - 1) + b**2 / (len(y) - 1)) if a + b else np.nan
+    return float(np.mean(x) - np.mean(y)), float(np.sqrt(a + b)), dof
+
+
+def welch_interval(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " m"], level: float = 0.95) -> tuple[float, float]:
+    """The interval of x̄ - ȳ that Welch's test does not reject; nan with a single run on a side."""
+    from scipy.special import stdtrit
+
+    if min(len(x), len(y)) < 2:
+        return np.nan, np.nan
+    difference, error, dof = _difference(x, y)
+    half = error * float(stdtrit(dof, (1 + level) / 2)) if error else 0.0
+    return difference - half, difference + half
 
 
 def holm(p: Float[np.ndarray, " test"]) -> Float[np.ndarray, " test"]:

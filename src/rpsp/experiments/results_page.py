@@ -1,0 +1,485 @@
+"""The page of results: the verdict, and every experiment of which there is a curve. No number on it is typed.
+
+`document` makes its text from results alone, so that a test can hold the page against them; `write` draws the figures too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from rpsp.errors import FileFormatError, UsageError
+from rpsp.experiments import claims, statistics
+from rpsp.experiments.comparison import Row, compare, metric_values
+from rpsp.experiments.paper import (
+    DIFFERENCES,
+    EVERY,
+    EXPERIMENTS,
+    PEERS,
+    RIVALS,
+    Curve,
+    Experiment,
+    Found,
+    candidates,
+    far_enough,
+    label_of,
+    labels_of,
+    task_labels,
+)
+from rpsp.experiments.results import Result
+from rpsp.experiments.runs import clock, number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BEYOND = "reg_GRU", "RPSP-Alt, refitted", "RPSI-TRPO", "RPSI-PPO"
+"""Curves of table (h) that are not the paper's."""
+GLANCE = {
+    "RPSI (ours)": ("RPSI-TRPO", "RPSI-PPO"),
+    "RPSP (the paper's)": ("RPSP-VRPG", "RPSP-Alt", "RPSP-Alt, refitted"),
+    "FM": ("FM",),
+    "GRU": ("GRU",),
+    "RecurrentPPO": ("RecurrentPPO",),
+}
+"""What is seen at a glance: the best of some curves each."""
+FIRST = EVERY[2:]
+"""The README shows it once these tasks have all of that."""
+
+WIDTH, GLANCE_WIDTH = 960, 1660
+"""Of figures, in pixels; a README is 830 wide, on fine screens twice that."""
+SELECTED = "Selected as the paper does, by the largest area under the curve:"
+
+
+class Document(NamedTuple):
+    """A page, the figures on it, and what a README shows of it."""
+
+    text: str
+    figures: dict[str, Callable[[], Figure]]
+    """By their names under figures/; called, each is drawn."""
+    glance: str
+    """With {docs} for where the page is; empty as long as there is too little to show."""
+
+
+def write(results: Sequence[Result], page: Path, readme: Path | None = None, scale: float = 1.0) -> list[Path]:
+    """Write the page, its figures beside it and a README's part; returns the paths."""
+    from rpsp.experiments.checkpoints import write_bytes
+    from rpsp.experiments.figures import save
+
+    found = document(results, scale)
+    written = {page: found.text}
+    if readme is not None:
+        text = readme.read_text(encoding="utf8") if readme.is_file() else ""
+        if "<!-- glance -->\n" not in text or "<!-- /glance -->" not in text:
+            raise UsageError(
+                f"readme: {str(readme)!r} has no lines <!-- glance --> and <!-- /glance --> to write between."
+            )
+        docs = Path(os.path.relpath(page.parent, readme.parent)).as_posix()
+        written[readme] = between(text, "glance", found.glance.replace("{docs}", docs))
+    for path, text in written.items():
+        write_bytes(path, text.encode())
+    for name, draw in found.figures.items():
+        width = GLANCE_WIDTH if name == "glance" else WIDTH
+        written[save(draw(), page.parent / "figures", name, width)] = ""
+    return list(written)
+
+
+def document(results: Sequence[Result], scale: float = 1.0) -> Document:
+    """The page of some results: of those that did what was asked of them, or this fraction of the paper's iterations."""
+    counted = far_enough(results, scale)
+    if not counted:
+        raise FileFormatError(
+            "page: there is no finished run to show; give --results or --out a directory that has some."
+        )
+    found, figures = Found(counted), {}
+    glance, glance_text = _glance(found, figures)
+    modes = (False, True) if _selects(found) else (False,)
+    judged = {select: claims.judge((*claims.PAPER, *claims.OURS), found, select) for select in modes}
+    sections = [_head(counted, len(results)), _verdict(judged), glance, _table_h(found), _peers(found)]
+    sections += [_experiment(name, found, figures) for name in EXPERIMENTS if name != "h"]
+    sections += [_missing(found), _evidence(judged[max(judged)]), _runs(found)]
+    return Document("\n".join(filter(None, sections)), figures, glance_text)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Markdown
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    """A table whose first columns are words and whose others are numbers."""
+    lines = [head, ["---"] * left + ["---:"] * (len(head) - left), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def between(text: str, mark: str, content: str) -> str:
+    """A text with what stands between `<!-- mark -->` and `<!-- /mark -->` replaced."""
+    before, _, after = text.partition(f"<!-- {mark} -->\n")
+    return f"{before}<!-- {mark} -->\n{content}{after[after.index(f'<!-- /{mark} -->') :]}"
+
+
+def _paragraph(text: str) -> str:
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False) + "\n"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:+.1f} %".replace("-", "−")
+
+
+def _plural(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def _pm(values: np.ndarray) -> str:
+    """Mean and standard error."""
+    mean, error = map(float, statistics.mean_and_error(values))
+    return f"{number(mean)} ± {number(error)}" if np.isfinite(error) else number(mean)
+
+
+def _p(value: float) -> str:
+    return "–" if np.isnan(value) else "< 0.0001" if value < 1e-4 else f"{value:.2g}"
+
+
+def _code(name: str, label: str) -> str:
+    """A curve by its name, and the method that stands for it unless that is its name."""
+    return f"`{label}`" if name == label else f"{name} (`{label}`)"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What there is, and what it comes to
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _head(counted: Sequence[Result], read: int) -> str:
+    left = f" ({read - len(counted)} more are unfinished or failed, and left out)" if read > len(counted) else ""
+    tasks = len({result.task for result in counted})
+    steps = sum(float(result.steps[-1]) for result in counted)
+    versions = sorted({f"{n} {r.versions[n]}" for r in counted for n in ("rpsp", "sb3-contrib") if n in r.versions})
+    took = clock(sum(result.seconds for result in counted))
+    return "\n".join(
+        [
+            "# Results\n",
+            _paragraph(
+                "The paper's experiments, and ours beside them. Everything on this page is made from the files in "
+                "`results/`, one a run, by `rpsp paper --page docs/results.md --results results`; nothing is typed. They "
+                f"hold {_plural(len(counted), 'run')} of {_plural(tasks, 'task')}{left}: {steps / 1e6:,.1f} million "
+                f"environment steps in {took} of one core ({', '.join(versions)}). "
+                "[How to run them](guides/paper.md)."
+            ),
+            _paragraph(
+                "Tasks show positions only and have the rewards of Gymnasium's v5: orders can be compared with the "
+                "paper's, numbers cannot. *Area under curve* is the sum over iterations of the mean return, *final "
+                "return* the mean of the last ten iterations, ± the standard error over seeds. Methods of a table are "
+                "compared over the iterations that all of them have on that task; figures show every curve as far as "
+                "it goes. Where there are results of several candidates for a curve (windows, units, step sizes), it "
+                "is shown twice: with one setting on all tasks, then *selected* as in the paper, the candidate of the "
+                "largest mean area under the curve on each task. The more candidates, the more of that is luck."
+            ),
+        ]
+    )
+
+
+def _verdict(judged: Mapping[bool, Sequence[claims.Judged]]) -> str:
+    """What became of the claims: with one setting a method, and selected where there is anything to select from."""
+    texts = {"one setting a method" if len(judged) > 1 else "verdict": judged[False]}
+    texts |= {"selected": judged[True]} if len(judged) > 1 else {}
+    rows = [
+        [one.claim.text, one.claim.where, *(_said(each[i]) for each in texts.values())]
+        for i, one in enumerate(judged[False])
+    ]
+    n, last = len(claims.PAPER), judged[max(judged)]
+    head = ["", *texts]
+    return "\n".join(
+        [
+            "## The verdict\n",
+            _paragraph(
+                f"Of the paper's {n} claims {_count(last[:n])}; of our own {len(claims.OURS)} claims {_count(last[n:])}. "
+                "[The evidence](#the-evidence) is below."
+            ),
+            table(["the paper says", *head], rows[:n], len(head) + 1),
+            table(["we set out to show", *head], rows[n:], len(head) + 1),
+            _paragraph(
+                f"It takes {claims.FEWEST} seeds on either side, and tests are Welch's at {claims.LEVEL:g}, corrected by "
+                "Holm over all of this page. That one is *better* holds where it is significantly so; it does not hold "
+                "where it is significantly worse, or where the 95 % interval of the difference leaves no advantage of "
+                f"{100 * claims.MARGIN:g} %. That one is *not worse* holds where its mean is no lower, or the interval "
+                "leaves no such disadvantage, and does not where it is significantly worse. That two are *alike* holds "
+                "where the interval leaves no such difference, and does not where they differ significantly. Anything "
+                "else is undecided. A claim of several tests holds if all do, and does not if one does not. The best of "
+                "several curves was chosen by the same runs, which favours it a little."
+            ),
+        ]
+    )
+
+
+def _selects(found: Found) -> bool:
+    """Whether there is anything to select from."""
+    names = {name for experiment in EXPERIMENTS.values() for name in experiment.curves}
+    return _from_several(found.curve(task, name, select=True) for task in found.runs for name in names)
+
+
+def _said(judged: claims.Judged) -> str:
+    """The verdict; in parentheses what the tests of a claim say, where they are not of one mind."""
+    counts = Counter(outcome.verdict for outcome in judged.outcomes)
+    words = {"holds": "hold", "undecided": "undecided", "does not hold": "do not"}
+    parts = ", ".join(f"{counts[verdict]} {words[verdict]}" for verdict in claims.VERDICTS if counts[verdict])
+    return f"**{judged.verdict}**" + (f" ({parts})" if len(counts) > 1 else "")
+
+
+def _count(judged: Sequence[claims.Judged]) -> str:
+    counts = Counter(each.verdict for each in judged)
+    return f"{counts['holds']} hold, {counts['does not hold']} do not and {counts['undecided']} are undecided"
+
+
+def _evidence(judged: Sequence[claims.Judged]) -> str:
+    """Every test of every claim."""
+    parts = ["## The evidence\n", "Differences and their plain 95 % intervals are in percent of the rival's value.\n"]
+    for each in judged:
+        text = each.claim.text
+        parts.append(f"**{text[0].upper()}{text[1:]}** ({each.claim.where}): {each.verdict}.\n")
+        parts.append("\n".join(f"- {_outcome(outcome)}" for outcome in each.outcomes) + "\n")
+    return "\n".join(parts)
+
+
+def _outcome(outcome: claims.Outcome) -> str:
+    duel, sides = outcome.duel, (outcome.challenger, outcome.rival)
+    names = " or ".join(duel.challengers), duel.rival
+    if absent := [name for name, curve in zip(names, sides, strict=True) if curve is None]:
+        return f"{duel.task}: there is no finished run of {' nor of '.join(absent)}."
+    told = [
+        f"{_code(curve.name, curve.label)} {_pm(values) if len(values) else '–'} ({_plural(len(values), 'seed')})"
+        for curve, values in zip(sides, outcome.values, strict=True)
+        if curve is not None
+    ]
+    measure = claims.MEASURES[duel.measure].format(outcome.iterations)
+    text = f"{duel.task}: {' against '.join(told)}, {measure}"
+    if np.isfinite(outcome.p):
+        low, high = statistics.welch_interval(*outcome.values)
+        base = abs(float(outcome.values[1].mean()))
+        gain = float(outcome.values[0].mean() - outcome.values[1].mean())
+        text += ": {} [{}, {}]".format(*(_percent(value / base) for value in (gain, low, high))) if base else ""
+        text += f", p = {_p(outcome.p)}, Holm {_p(outcome.p_holm)}"
+    return f"{text}; {duel.expected}: {outcome.verdict}."
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# All four tasks
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _drawn(kind: str, *what: Any, **named: Any) -> Figure:
+    from rpsp.experiments import figures
+
+    return getattr(figures, kind)(*what, **named)
+
+
+def _glance(found: Found, figures: dict[str, Callable[[], Figure]]) -> tuple[str, str]:
+    """The section of the page, and of a README."""
+    tasks = {
+        task: {name: curve for name, names in GLANCE.items() if (curve := found.best(task, names, select=True))}
+        for task in EVERY
+    }
+    tasks = {task: curves for task, curves in tasks.items() if curves}
+    if not tasks:
+        return "", ""
+    runs = {task: {name: curve.runs for name, curve in curves.items()} for task, curves in tasks.items()}
+    figures["glance"] = partial(_drawn, "at_a_glance", runs)
+    shown = "; ".join(
+        f"{task.removesuffix('-v5')}: " + ", ".join(f"`{c.label}` ({len(c.runs)})" for c in curves.values())
+        for task, curves in tasks.items()
+    )
+    text = _paragraph(
+        "The best RPSP (the paper's) and RPSI (ours), finite memory, GRU and sb3-contrib's RecurrentPPO, positions only; "
+        f"bands are standard errors. Shown are, with their seeds: {shown}."
+    )
+    picture = "![Mean return over environment steps on the four tasks](figures/glance.png)"
+    whole = all(len(tasks.get(task, ())) == len(GLANCE) for task in FIRST)
+    link = "[All results, and what they say of the paper]({docs}/results.md).\n"
+    readme = f"{picture.replace('(figures', '({docs}/figures')}\n\n{text}{link}"
+    return f"## The four tasks at a glance\n\n{picture}\n\n{text}", readme if whole else ""
+
+
+def _table_h(found: Found) -> str:
+    """Areas under the curves, all tasks; the best of the paper's four curves marked, and the best of all."""
+    parts = []
+    for select in (False, True):
+        columns = {task: [found.curve(task, name, select) for name in (*RIVALS, *BEYOND)] for task in EVERY}
+        columns = {task: curves for task, curves in columns.items() if any(curves)}
+        if not columns or (select and not _from_several(c for curves in columns.values() for c in curves)):
+            continue
+        head, cells = [""], []
+        for task, curves in columns.items():
+            length = min(curve.iterations for curve in curves if curve)
+            areas = [_areas(curve, length) if curve else None for curve in curves]
+            means = [-np.inf if area is None else float(area.mean()) for area in areas]
+            best = {max(means[: len(RIVALS)]), max(means)}
+            head.append(f"{task.removesuffix('-v5')}, {length} iterations")
+            texts = [_area_text(curve, area) for curve, area in zip(curves, areas, strict=True)]
+            cells.append([f"**{text}**" if text and m in best else text for text, m in zip(texts, means, strict=True)])
+        rows = zip((*RIVALS, *BEYOND), *cells, strict=True)
+        parts += [f"{SELECTED}\n" if select else "", table(head, [row for row in rows if any(row[1:])])]
+    if not parts:
+        return ""
+    intro = _paragraph(
+        "Area under curve ± standard error (seeds). Bold: the best of the paper's four curves, which come first, and the "
+        "best of all. Policies have 16 hidden units, those of RPSI-PPO two layers of 64."
+    )
+    return "\n".join(["## h: the table\n", intro, *filter(None, parts)])
+
+
+def _areas(curve: Curve, length: int) -> np.ndarray:
+    return metric_values([run.cut(length) for run in curve.runs], "auc")
+
+
+def _area_text(curve: Curve | None, areas: np.ndarray | None) -> str:
+    if curve is None or areas is None:
+        return ""
+    return f"{_pm(areas)} ({len(areas)})" + (f" `{curve.label}`, of {curve.candidates}" if curve.candidates > 1 else "")
+
+
+def _from_several(curves: Iterable[Curve | None]) -> bool:
+    return any(curve is not None and curve.candidates > 1 for curve in curves)
+
+
+def _peers(found: Found) -> str:
+    """Returns after equally many environment steps, beside other libraries."""
+    names = ("RPSI-PPO", "RPSI-TRPO", "RPSP-Alt", "GRU", "FM")
+    rows = []
+    for task in EVERY:
+        peers = {name: curve for name in PEERS if (curve := found.curve(task, name))}
+        if not peers:
+            continue
+        curves = peers | {name: curve for name in names if (curve := found.curve(task, name))}
+        steps = min(1e6, *(float(run.steps[-1]) for curve in curves.values() for run in curve.runs)) // 1e4 * 1e4
+        values = {
+            name: np.array([statistics.return_at(steps, run.steps, run.returns) for run in curve.runs])
+            for name, curve in curves.items()
+        }
+        cells = [f"{_pm(values[name])} ({len(values[name])})" if name in values else "" for name in (*PEERS, *names)]
+        rows.append([task.removesuffix("-v5"), f"{steps:,.0f}", *cells])
+    if not rows:
+        return ""
+    intro = _paragraph(
+        "Mean return of the last tenth of equally many environment steps, exploration included (seeds). RecurrentPPO has "
+        "an LSTM of 64 units, normalised observations and rewards, and is else as sb3-contrib has it."
+    )
+    return "\n".join(["## Beside RecurrentPPO\n", intro, table(["", "steps", *PEERS, *names], rows)])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Experiment by experiment
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _experiment(name: str, found: Found, figures: dict[str, Callable[[], Figure]]) -> str:
+    """Figures and tables of an experiment; empty if there is no curve of it."""
+    experiment = EXPERIMENTS[name]
+    curves = {select: _curves(experiment, found, select) for select in (False, True)}
+    if not curves[True]:
+        return ""
+    parts = [f"## {name}: {experiment.about}\n", _absent(experiment, curves[True])]
+    for select, shown in curves.items():
+        if not shown or (select and not _from_several(shown)):
+            continue
+        if select:
+            parts.append(f"{SELECTED}\n")
+        if not select or {c.label for c in shown} != {c.label for c in curves[False]}:
+            figure = f"results/{name}{'_selected' * select}"
+            # A curve looks the same whichever candidate stands for it.
+            runs = [dataclasses.replace(run, method=labels_of(c.name)[0]) for c in shown for run in c.runs]
+            names = {labels_of(c.name)[0]: c.name for c in shown}
+            figures[figure] = partial(_drawn, "learning_curves", runs, names=names)
+            parts.append(f"![Mean return over environment steps, {experiment.about}](figures/{figure}.png)\n")
+        parts.append(_changes(found) if name == "differences" else _rows(shown))
+    return "\n".join(filter(None, parts))
+
+
+def _curves(experiment: Experiment, found: Found, select: bool) -> list[Curve]:
+    """All that there are; the peers among them only beside others."""
+    curves = []
+    for task in task_labels(experiment):
+        own = [c for name in candidates(experiment) if (c := found.curve(task, name, select))]
+        curves += own + [c for name in experiment.peers if own and (c := found.curve(task, name))]
+    return curves
+
+
+def _absent(experiment: Experiment, curves: Sequence[Curve]) -> str:
+    """Which curves are not there yet, task by task."""
+    there = {(curve.runs[0].task, curve.name) for curve in curves}
+    names = [*candidates(experiment), *experiment.peers]
+    absent = {task: [n for n in names if (task, n) not in there] for task in task_labels(experiment)}
+    told = [f"{task}: {'all' if len(own) == len(names) else ', '.join(own)}" for task, own in absent.items() if own]
+    return _paragraph(f"Not there yet: {'; '.join(told)}.") if told else ""
+
+
+def _rows(curves: Sequence[Curve]) -> str:
+    """A line a curve, tested against the best of its task; the peers, of other iterations, are not among them."""
+    chosen = {(curve.runs[0].task, curve.label): curve for curve in curves if curve.name not in PEERS}
+    lines, before = [], ""
+    for row in compare([run for curve in chosen.values() for run in curve.runs]).rows:
+        curve = chosen[row.task, row.method]
+        several = f", of {curve.candidates}" if curve.candidates > 1 else ""
+        task = "" if row.task == before else f"{row.task}, {_plural(row.iterations, 'iteration')}"
+        lines.append([task, _code(curve.name, curve.label) + several, *_numbers(row, curve), _p(row.p_holm)])
+        before = row.task
+    return table(["compared over", "", *NUMBERS, "p to the best, Holm"], lines, 2)
+
+
+NUMBERS = "seeds", "its iterations", "area under curve", "final return"
+
+
+def _numbers(row: Row, curve: Curve) -> list[str]:
+    area, final = (
+        number(value) + (f" ± {number(error)}" if np.isfinite(error) else "")
+        for value, error in ((row.area, row.area_error), (row.final, row.final_error))
+    )
+    return [f"{row.seeds}", f"{curve.iterations}", area, final]
+
+
+def _changes(found: Found) -> str:
+    """Question by question what one change does, tested against the method without it."""
+    lines = []
+    for task in task_labels(EXPERIMENTS["differences"]):
+        for question, methods in DIFFERENCES.items():
+            labels = [label_of(method) for method in methods]
+            curves = {label: curve for label in labels if (curve := found.curve(task, label))}
+            if labels[0] not in curves or len(curves) < 2:
+                continue
+            rows = compare([run for curve in curves.values() for run in curve.runs], against=labels[0]).rows
+            base = next(row.area for row in rows if row.method == labels[0])
+            for row in sorted(rows, key=lambda row: labels.index(row.method)):
+                first = row.method == labels[0]
+                words = [f"{task}, {_plural(row.iterations, 'iteration')}", question] if first else ["", ""]
+                change = "" if first else _percent(row.area / base - 1)
+                lines.append([*words, f"`{row.method}`", *_numbers(row, curves[row.method]), change, _p(row.p_holm)])
+    head = ["compared over", "", "", *NUMBERS, "change of area", "p, Holm"]
+    return table(head, lines, 3) if lines else ""
+
+
+def _missing(found: Found) -> str:
+    names = [n for n, experiment in EXPERIMENTS.items() if n != "h" and not _curves(experiment, found, True)]
+    return f"No run is finished yet of: {', '.join(names)}.\n" if names else ""
+
+
+def _runs(found: Found) -> str:
+    """Every run that this page rests on."""
+    lines, before = [], ""
+    for task, methods in found.runs.items():
+        for label, runs in methods.items():
+            lengths = sorted({len(run.returns) for run in runs})
+            samples = np.mean([np.diff(run.steps).mean() if len(run.steps) > 1 else run.steps[0] for run in runs])
+            each = f"{lengths[0]}" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
+            took = clock(float(np.mean([run.seconds for run in runs])))
+            lines.append(
+                ["" if task == before else task, f"`{label}`", f"{len(runs)}", each, number(float(samples)), took]
+            )
+            before = task
+    head = ["task", "method", "seeds", "iterations", "steps an iteration", "time a run"]
+    return "\n".join(["## Every run\n", table(head, lines, 2)])
