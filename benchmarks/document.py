@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rpsp.experiments.results import Result
+from rpsp.experiments.results_page import between, table
 
 HEAD = """# Measurements
 
@@ -47,19 +48,13 @@ def write_page(results: Path, docs: Path) -> None:
     written = {name: json.loads((results / f"{name}.json").read_text()) for name in GLANCES}
     readme = docs.parent / "README.md"
     text = readme.read_text()
-    text = _between(text, "measured", _glance(written["prediction"], written["fresh"]))
-    text = _between(text, "learned", _learned(written["learning"]))
-    readme.write_text(_between(text, "speed", _speed(written["against_sb3"])))
+    text = between(text, "measured", _glance(written["prediction"], written["fresh"]))
+    text = between(text, "learned", _learned(written["learning"]))
+    readme.write_text(between(text, "speed", _speed(written["against_sb3"])))
 
 
 GLANCES = ("prediction", "fresh", "learning", "against_sb3")
 """The results that the README shows as well."""
-
-
-def _between(text: str, mark: str, content: str) -> str:
-    """A text with what stands between `<!-- mark -->` and `<!-- /mark -->` replaced."""
-    before, _, after = text.partition(f"<!-- {mark} -->\n")
-    return f"{before}<!-- {mark} -->\n{content}{after[after.index(f'<!-- /{mark} -->') :]}"
 
 
 def _speed(figures: dict[str, Any]) -> str:
@@ -84,7 +79,7 @@ def _glance(figures: dict[str, Any], fresh: dict[str, Any]) -> str:
     wins = [row["inference, closed form"] <= row["linear AR(10)"] for row in fresh["rows"]]
     return (
         "One-step squared error over variance, positions only, held-out episodes of a trained policy:\n\n"
-        + _table(["task", *names], lines)
+        + table(["task", *names], lines)
         + "\nSome defaults were chosen with these data in view. On fresh seeds, which no setting was chosen by,\n"
         f"the inference filter is at least as good as AR(10) on {sum(wins)} of {len(wins)} data sets.\n"
     )
@@ -109,7 +104,7 @@ def _learned(rows: list[dict[str, Any]]) -> str:
     head = ["", *(f"{task.removesuffix('-v5')}, n = {mark}" for task, mark in MARKS.items())]
     return (
         "Mean return of the ten iterations up to the n-th, three seeds or more, positions only, 16 hidden units\n"
-        "(PPO: 64, 64):\n\n" + _table(head, cells)
+        "(PPO: 64, 64):\n\n" + table(head, cells)
     )
 
 
@@ -139,11 +134,6 @@ def _curves(rows: list[dict[str, Any]], task: str) -> dict[str, list[Result]]:
     return curves
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
-
-
 def _prediction(figures: dict[str, Any], into: Path) -> str:
     rows = figures["rows"]
     names = list(rows[0]["errors"])
@@ -158,7 +148,7 @@ def _prediction(figures: dict[str, Any], into: Path) -> str:
         for name in names:
             values = [r["errors"][name][steps - 1] for r in rows]
             lines.append([name, *(_bold(_short(v), v == b) for v, b in zip(values, best, strict=True))])
-        parts.append(_table(head, lines))
+        parts.append(table(head, lines))
     gains = [r["errors"]["linear AR(10)"][0] / r["errors"]["inference, closed form"][0] for r in rows]
     worse = [r["errors"]["random, refined"][0] / r["errors"]["kernel-bayes, refined"][0] for r in rows]
     parts.append(
@@ -179,7 +169,7 @@ def _fresh(figures: dict[str, Any], into: Path) -> str:
         [
             "## The same on fresh data\n",
             _doc("fresh"),
-            _table(["1 step ahead", *names], lines),
+            table(["1 step ahead", *names], lines),
             f"Inference over Kalman, ten fresh systems: {np.mean(kalman):.4f} on average, {max(kalman):.4f} at worst.\n",
         ]
     )
@@ -196,7 +186,7 @@ def _kalman(figures: dict[str, Any], into: Path) -> str:
         [
             "## Against the Kalman filter\n",
             _doc("kalman"),
-            _table(["system", *names], lines),
+            table(["system", *names], lines),
             f"The inference filter's error is {summary['mean']:.4f} times the Kalman filter's on average over "
             f"{summary['systems']} systems, {summary['worst']:.4f} at worst.\n",
         ]
@@ -225,7 +215,7 @@ def _exact_bayes(figures: dict[str, Any], into: Path) -> str:
             "## Against exact Bayes\n",
             _doc("exact_bayes"),
             "![Error against data, falling as one over the square root](figures/exact_bayes.png)\n",
-            _table(["steps of data", *figures["error"]], lines),
+            table(["steps of data", *figures["error"]], lines),
         ]
     )
 
@@ -249,7 +239,7 @@ def _learning(rows: list[dict[str, Any]], into: Path) -> str:
         lines = [[n, str(len(c)), *(_block(c, mark) for mark in marks)] for n, c in curves.items()]
         parts.append(f"### {task}\n")
         parts.append(f"![Mean return over environment steps on {task}](figures/{name}.png)\n")
-        parts.append(_table(["method", "seeds", *(f"n = {mark}" for mark in marks)], lines))
+        parts.append(table(["method", "seeds", *(f"n = {mark}" for mark in marks)], lines))
     return "\n".join(parts)
 
 
@@ -299,7 +289,7 @@ def _training_speed(figures: dict[str, Any], into: Path) -> str:
         ]
         for r in figures["rows"]
     ]
-    return "\n".join(["## Speed of the whole training loop\n", _doc("training_speed"), _table(head, lines)])
+    return "\n".join(["## Speed of the whole training loop\n", _doc("training_speed"), table(head, lines)])
 
 
 def _overlap(figures: dict[str, Any], into: Path) -> str:
@@ -308,7 +298,7 @@ def _overlap(figures: dict[str, Any], into: Path) -> str:
         for r in figures["rows"]
     ]
     head = ["1000 locksteps, seconds", "in turn", "overlapping", "gain"]
-    return "\n".join(["## Acting while physics runs\n", _doc("overlap"), _table(head, lines)])
+    return "\n".join(["## Acting while physics runs\n", _doc("overlap"), table(head, lines)])
 
 
 def _against_sb3(figures: dict[str, Any], into: Path) -> str:
@@ -317,7 +307,7 @@ def _against_sb3(figures: dict[str, Any], into: Path) -> str:
         for name, rate in figures["steps_per_second"].items()
     ]
     return "\n".join(
-        ["## Beside RecurrentPPO\n", _doc("against_sb3"), _table(["", "steps/s", "times RecurrentPPO"], lines)]
+        ["## Beside RecurrentPPO\n", _doc("against_sb3"), table(["", "steps/s", "times RecurrentPPO"], lines)]
     )
 
 
@@ -329,7 +319,7 @@ def _gpu(figures: dict[str, Any], into: Path) -> str:
         for method, device in dict.fromkeys((row["method"], row["device"]) for row in figures["rows"])
     ]
     head = ["seconds for one update of", *(f"{n} agent{'s' * (n > 1)}" for n in counts)]
-    return "\n".join([f"## On a GPU ({figures['gpu']})\n", _doc("gpu"), _table(head, lines)])
+    return "\n".join([f"## On a GPU ({figures['gpu']})\n", _doc("gpu"), table(head, lines)])
 
 
 def _timing(figures: dict[str, Any], into: Path) -> str:
@@ -347,12 +337,12 @@ def _timing(figures: dict[str, Any], into: Path) -> str:
     for name, label in (("million_inference", "inference fit"), ("million_two_stage", "two-stage fit")):
         f = figures[name]
         lines.append([f"{label}, {f['samples']:,} steps", f"{f['seconds']:.0f} s, peak {f['peak_gigabytes']:.2f} GB"])
-    return "\n".join(["## Time and memory, one core\n", _doc("timing"), _table(["what", "measured"], lines)])
+    return "\n".join(["## Time and memory, one core\n", _doc("timing"), table(["what", "measured"], lines)])
 
 
 def _batch_stepping(figures: dict[str, Any], into: Path) -> str:
     lines = [[name.replace("_", " "), f"{v:,.0f} steps/s" if v > 100 else f"{v:.2f}"] for name, v in figures.items()]
-    return "\n".join(["## Batch stepping, Hopper\n", _doc("batch_stepping"), _table(["what", "measured"], lines)])
+    return "\n".join(["## Batch stepping, Hopper\n", _doc("batch_stepping"), table(["what", "measured"], lines)])
 
 
 def _many_results(figures: dict[str, Any], into: Path) -> str:
@@ -385,7 +375,7 @@ def _sweep_overhead(figures: dict[str, Any], into: Path) -> str:
     seconds = {name: row["computing_seconds"] for name, row in figures["rows"].items()}
     lines = [[n, f"{s:.1f}", f"{100 * (seconds['sweep'] / s - 1):+.1f} %"] for n, s in seconds.items()]
     head = [f"{figures['runs']} runs on {figures['cores']} cores", "computing, s", "the sweep beside it"]
-    return "\n".join(["## What a sweep costs\n", _doc("sweep_overhead"), _table(head, lines)])
+    return "\n".join(["## What a sweep costs\n", _doc("sweep_overhead"), table(head, lines)])
 
 
 def _doc(name: str) -> str:

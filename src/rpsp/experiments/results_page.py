@@ -392,13 +392,22 @@ def _experiment(name: str, found: Found, figures: dict[str, Callable[[], Figure]
             parts.append(f"{SELECTED}\n")
         if not select or {c.label for c in shown} != {c.label for c in curves[False]}:
             figure = f"results/{name}{'_selected' * select}"
-            # A curve looks the same whichever candidate stands for it.
-            runs = [dataclasses.replace(run, method=labels_of(c.name)[0]) for c in shown for run in c.runs]
-            names = {labels_of(c.name)[0]: c.name for c in shown}
-            figures[figure] = partial(_drawn, "learning_curves", runs, names=names)
-            parts.append(f"![Mean return over environment steps, {experiment.about}](figures/{figure}.png)\n")
+            figures[figure] = _bars(shown) if name == "differences" else _lines(shown)
+            what = "Area under curve" if name == "differences" else "Mean return over environment steps"
+            parts.append(f"![{what}: {experiment.about}](figures/{figure}.png)\n")
         parts.append(_changes(found) if name == "differences" else _rows(shown))
     return "\n".join(filter(None, parts))
+
+
+def _lines(curves: Sequence[Curve]) -> Callable[[], Figure]:
+    """Learning curves, each in the colour of its first candidate, whichever stands for it."""
+    looks = {curve.name: labels_of(curve.name)[0] for curve in curves}
+    runs = [dataclasses.replace(run, method=looks[curve.name]) for curve in curves for run in curve.runs]
+    return partial(_drawn, "learning_curves", runs, names={label: name for name, label in looks.items()})
+
+
+def _bars(curves: Sequence[Curve]) -> Callable[[], Figure]:
+    return partial(_drawn, "bars", compare([run for curve in curves for run in curve.runs]).rows)
 
 
 def _curves(experiment: Experiment, found: Found, select: bool) -> list[Curve]:
