@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 
 import numpy as np
 import pytest
@@ -66,6 +68,8 @@ def test_fit_recording(recording, tmp_path, capsys):
         (["fit", "InvertedPendulum-v5", "--past", "0"], 2, "past"),
         (["fit", "DATA", "--obs-noise", "0.1"], 2, "environments only"),
         (["inspect", "nowhere"], 3, "rpsp fit"),
+        (["eval", "nowhere"], 3, "nowhere: is no directory"),
+        (["train", "CartPole-v1", "--method", "RPSI-TRPO"], 2, "did you mean 'rpsi-trpo'"),
     ],
 )
 def test_mistakes(arguments, code, words, recording, tmp_path, monkeypatch, capsys):
@@ -97,6 +101,32 @@ def test_doctor(capsys):
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert set(report) == {"versions", "machine", "rendering", "extras"}
     assert report["versions"]["numpy"] == np.__version__
+
+
+def test_help_and_version_by_any_name(capsys):
+    printed = []
+    for arguments in ([], ["help"], ["--help"]):
+        assert run(*arguments) == 0
+        printed.append(capsys.readouterr().out)
+    assert len(set(printed)) == 1 and "train" in printed[0]
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"rpsp {version('rpsp')}\n"
+
+
+def test_an_interruption_that_an_import_turned_into_another_error_is_one(monkeypatch, capsys):
+    def examine():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise ImportError("the extension could not be initialised") from None
+
+    monkeypatch.setattr("rpsp.experiments.doctor.examine", examine)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert run("doctor") == 143
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert capsys.readouterr().err.startswith("rpsp: interrupted")
 
 
 def test_help_comes_at_once():

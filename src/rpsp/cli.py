@@ -52,13 +52,21 @@ def main(arguments: list[str] | None = None) -> None:
         signal.signal(signal.SIGTERM, _interrupt)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where Ctrl-C is to be ignored
             signal.signal(signal.SIGINT, _interrupt)
-        command = _parse(arguments or ["--help"])
+        if arguments[:1] == ["--version"]:
+            from importlib.metadata import version
+
+            return print(f"rpsp {version('rpsp')}")
+        command = _parse(["--help"] if arguments in ([], ["help"]) else arguments)
         globals()[next(name for name, cls in COMMANDS.items() if cls is type(command)) + "_command"](command)
     except RpspError as error:
         sentence = f"rpsp: {error}".replace("\n", " ")  # it may quote what others have to say
         print("\n".join([sentence, *_notes(error)]), file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt as interrupt:
+    except BaseException as error:
+        # An import that was cut short may say so in its own way; what came is remembered.
+        interrupt = error if isinstance(error, KeyboardInterrupt) else next(iter(PENDING), None)
+        if interrupt is None or isinstance(error, SystemExit):
+            raise
         what = " ".join(_notes(interrupt)) or "nothing was left half-written."
         print(f"rpsp: interrupted; {what}", file=sys.stderr)
         code = 143 if isinstance(interrupt, Terminated) else 130
@@ -667,7 +675,7 @@ def _table(*columns: str) -> Any:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=any(columns))
     for i, column in enumerate(columns):
         left = i == 0 or columns[0] == ""
         table.add_column(column, justify="left" if left else "right", overflow="fold")  # cut short, a name is no name

@@ -544,7 +544,7 @@ class _Front(VectorWrapper):
             return None
         try:
             with self._patience:
-                return _malformed(batch.envs[0].env)
+                return _malformed(batch.envs[0])
         except Exception:  # another reason then, and the environment has given it already
             return None
 
@@ -739,7 +739,9 @@ def _find_spec(id: str) -> EnvSpec:
         by_lower = {known.lower(): known for known in gymnasium.registry}
         near = [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower)]
         remedy = (
-            f"did you mean {' or '.join(near)}?" if near else "list the known ones with gymnasium.pprint_registry()"
+            f"did you mean {' or '.join(near)}?"
+            if near
+            else "gymnasium.pprint_registry() lists the known ones, and module:Env-v0 names one of your own"
         )
         raise UsageError(f"id={id!r} is not a registered environment; {remedy}") from error
 

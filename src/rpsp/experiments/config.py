@@ -399,7 +399,7 @@ def find_method(name: str) -> Method:
     if ":" in name:
         return _import_method(name)
     if name not in METHODS:
-        near = difflib.get_close_matches(name, METHODS, n=1)
+        near = difflib.get_close_matches(name.lower(), METHODS, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise UsageError(
             f"method: {name!r} is not one of {', '.join(METHODS)}{hint}; your own is given as package.module:row."

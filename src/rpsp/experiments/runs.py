@@ -45,7 +45,8 @@ def read_config(directory: Path, known: Collection[str] = ()) -> TrainConfig:
     Nothing is imported because a file says so: modules that it names must have been imported before, or be `known`.
     """
     if not (directory / "config.json").exists():
-        raise FileFormatError(f"{directory}: holds no config.json; give a run directory of `rpsp train`.")
+        what = "holds no config.json" if directory.is_dir() else "is no directory"
+        raise FileFormatError(f"{directory}: {what}; give a run directory of `rpsp train`.")
     content = read_json(directory / "config.json")
     try:
         given = content | content["sensors"] | content["settings"]
@@ -127,7 +128,7 @@ def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
     finally:
         envs.close()
     if limit is None:
-        raise UsageError(f"max_episode_steps: {config.env} has no limit of its own; say when an episode is cut off.")
+        raise UsageError(f"max_episode_steps: {config.env} has no limit of its own; say when an episode is cut off, as in 1000.")
     task = TASKS.get(config.env or "")
     usual = task.batch_samples if task else max(limit, min(10_000, max(2_000, 10 * limit)))
     iterations = task.iterations if task else 100
