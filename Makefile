@@ -16,6 +16,7 @@ demo: $(VENV)/.installed  ## train an agent on position-only cart-pole, try it, 
 	$(BIN)/rpsp eval $(DEMO)
 	$(BIN)/rpsp watch $(DEMO) --format gif || echo 'No video then; the report goes without.'
 	$(BIN)/rpsp report $(DEMO)
+	@echo 'Look at the page and the video; to go on with rpsp as a command of your shell: . $(BIN)/activate'
 
 # Tests that start processes of their own have the machine to themselves; those that only compute share it.
 APART := tests/experiments tests/faults tests/test_cli.py tests/test_docs.py tests/test_examples.py
