@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 # The regressions are small: two BLAS threads on a busy machine mostly wait for each other.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow faults lint bench docs clean
+.PHONY: demo test test-slow faults lint bench results docs clean
 
 DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
@@ -40,6 +40,9 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.installed  ## every figure of docs/benchmarks.md, measured again
 	$(BIN)/python -m benchmarks
+
+results: $(VENV)/.installed  ## docs/results.md, its figures and the README's, made from results/
+	$(BIN)/rpsp paper --page docs/results.md --readme README.md --results results --quiet
 
 docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict

@@ -1,4 +1,4 @@
-"""Run directories as `rpsp train` leaves them, without training."""
+"""Run directories as `rpsp train` leaves them, and results, without training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rpsp.experiments.config import configured
+from rpsp.experiments.results import Result
 
 EXPLORED, SAMPLES = 891, 2000
 
@@ -36,3 +39,16 @@ def iteration(i: int, value: float) -> dict[str, float]:
             "persistence_error": 0.25, "prediction_error": 0.125 / (i + 1), "whole_kl": 0.01, "skipped": 0.0,
             "refit_seconds": 0.5, "acting_seconds": 1.0, "update_seconds": 2.5,
             "steps_per_second": SAMPLES / 4.0}  # fmt: skip
+
+
+def made_up_result(
+    task: str, method: str, seed: int, returns: np.ndarray, steps: np.ndarray | None = None, **more: Any
+) -> Result:
+    """A finished run of these returns; of a method by its label alone."""
+    n = len(returns)
+    curves = {"prediction_errors": np.full(n, 0.1), "persistence_errors": np.full(n, 0.2)}
+    settings = {"env": task.split(",")[0], "method": method.split(",")[0], "seed": seed, "iterations": n}
+    return Result(
+        task, method, seed, settings, {"rpsp": "1"}, 2000.0 * np.arange(1, n + 1) if steps is None else steps, returns,
+        **({"iterations": n, "finished": True, "failure": "", "seconds": 1.0, "source": Path()} | curves | more),
+    )  # fmt: skip

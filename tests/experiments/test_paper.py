@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_up import made_up_result
 
 from rpsp.cli import main
 from rpsp.environments import TASKS
@@ -24,9 +25,9 @@ def test_every_figure_of_the_paper_is_there_and_every_plan_is_whole() -> None:
     for name, experiment in paper.EXPERIMENTS.items():
         for select in (False, True):
             plan = paper.plan(name, 2, select=select)
-            methods = {run.config.method for run in plan.runs}
-            assert {*experiment.methods} <= methods
-            assert {*plan.curve_of.values()} == {*experiment.curves, *experiment.methods}
+            methods = {paper.label_of(method) for method in experiment.methods}
+            assert methods <= {*plan.curve_of}
+            assert {*plan.curve_of.values()} == {*experiment.curves, *methods}
             for run in plan.runs:
                 assert method_label(flat_settings(dataclasses.asdict(run.config))) in plan.curve_of
                 assert run.config.env is not None and run.config.iterations == TASKS[run.config.env].iterations
@@ -64,6 +65,33 @@ def test_mistakes_are_said() -> None:
     with pytest.raises(UsageError, match="figure: 'z' is not one of all, a, b"):
         paper.find(["z"])
     assert not any(paper.EXPERIMENTS[name].ours for name in paper.find(["all"]))
+
+
+def test_a_change_of_the_differences_is_one_setting_or_one_row() -> None:
+    """Against the first of its question; a row of the table is read as its settings."""
+    for question, (first, *others) in paper.DIFFERENCES.items():
+        base = paper.configured({"method": first}) if isinstance(first, str) else paper.configured(first)
+        for other in others:
+            config = paper.configured({"method": other} if isinstance(other, str) else other)
+            unlike = [
+                field.name
+                for field in dataclasses.fields(config.settings)
+                if getattr(config.settings, field.name) != getattr(base.settings, field.name)
+            ]
+            assert len(unlike) <= 1 or question == "kind of filter", (question, other, unlike)
+
+
+def test_results_count_if_they_did_what_was_asked_or_enough() -> None:
+    long, short = np.ones(150), np.ones(20)
+    done = made_up_result("Hopper-v5", "fm2", 0, long)
+    stub = made_up_result("Hopper-v5", "fm2", 1, short, iterations=150, finished=False)
+    begun = made_up_result("Hopper-v5", "fm2", 2, long, iterations=500, finished=False)
+    failed = made_up_result("Hopper-v5", "fm2", 3, long, failure="It fell.")
+    every = [done, stub, begun, failed]
+    assert paper.far_enough(every) == [done]
+    assert paper.far_enough(every, scale=0.3) == [done, begun]
+    curve = paper.Found(paper.far_enough(every)).curve("Hopper-v5", "FM")
+    assert curve is not None and curve.iterations == 150
 
 
 def results_of(plan: paper.Plan, into: Path, rng: np.random.Generator, better: str) -> None:

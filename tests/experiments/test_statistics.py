@@ -47,6 +47,24 @@ def test_welch_is_scipys(n, m):
     np.testing.assert_allclose(ours, (theirs.statistic, theirs.df, theirs.pvalue), rtol=1e-9)
 
 
+@pytest.mark.parametrize(("n", "m"), PAIRS)
+def test_welch_s_interval_is_scipys(n, m):
+    x, y = draws(n, m)
+    theirs = stats.ttest_ind(x, y, equal_var=False).confidence_interval(0.9)
+    np.testing.assert_allclose(s.welch_interval(x, y, 0.9), theirs)
+    np.testing.assert_allclose(s.welch_interval(x, x), [-1, 1] * np.abs(s.welch_interval(x, x)))  # around no difference
+    assert np.isnan(s.welch_interval(x[:1], y)).all()
+    np.testing.assert_array_equal(s.welch_interval(np.full(3, 2.0), np.full(4, 0.5)), [1.5, 1.5])
+
+
+def test_the_return_at_so_many_steps_by_hand():
+    steps, returns = np.array([30.0, 60.0, 91.0, 95.0, 101.0]), np.array([1.0, 2.0, 4.0, 6.0, 99.0])
+    assert s.return_at(100.0, steps, returns) == 5  # those that end after 90 and up to 100
+    assert np.isnan(s.return_at(102.0, steps, returns))  # not so far
+    assert np.isnan(s.return_at(20.0, steps, returns))  # nothing ends there
+    assert s.return_at(100.0, steps, returns, last=0.5) == 4
+
+
 def test_welch_where_nothing_varies():
     same, other = np.full(3, 200.0), np.full(4, 199.0)
     assert s.welch(same, same).p == 1 and s.welch(same, same).t == 0

@@ -158,7 +158,7 @@ def _code(name: str, label: str) -> str:
 
 
 def _head(counted: Sequence[Result], read: int) -> str:
-    left = f" ({read - len(counted)} more are unfinished or failed, and left out)" if read > len(counted) else ""
+    left = f" (and {read - len(counted)} unfinished or failed, left out)" if read > len(counted) else ""
     tasks = len({result.task for result in counted})
     steps = sum(float(result.steps[-1]) for result in counted)
     versions = sorted({f"{n} {r.versions[n]}" for r in counted for n in ("rpsp", "sb3-contrib") if n in r.versions})

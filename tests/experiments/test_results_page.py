@@ -1,0 +1,132 @@
+"""The page says what results say: known winners, lengths, seeds, what is missing. It is that of the committed results."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_up import made_up_result
+
+from rpsp.cli import main
+from rpsp.errors import FileFormatError, UsageError
+from rpsp.experiments.paper import EVERY, labels_of
+from rpsp.experiments.results import Result, read_results, write_result
+from rpsp.experiments.results_page import GLANCE, between, document, table, write
+
+ROOT = Path(__file__).parents[2]
+
+
+def runs(method: str, level: float, seeds: int = 3, iterations: int = 12, task: str = "Hopper-v5") -> list[Result]:
+    """Of known areas: the level times the iterations, a standard error of 1 % of it."""
+    return [
+        made_up_result(task, method, s, np.full(iterations, level * (1 + 0.01 * np.sqrt(seeds) * (s - 1))))
+        for s in range(seeds)
+    ]
+
+
+def cells(text: str, first: str) -> list[str]:
+    """What stands in the row of a table that has such a cell."""
+    line = next(line for line in text.splitlines() if line.startswith("|") and f" {first} " in line)
+    return [cell.strip() for cell in line[1:-1].split("|")]
+
+
+def test_the_tables_hold_means_errors_seeds_and_lengths() -> None:
+    text = document([*runs("fm2", 100), *runs("gru32", 50, iterations=15), *runs("rpsp-alt+obs", 200)]).text
+    assert cells(text, "GRU (`gru32`)")[2:6] == ["3", "15", "600.0 ± 6", "50.0 ± 0.5"]  # over the 12 that all have
+    best = cells(text, "RPSP-Alt (`rpsp-alt+obs`)")
+    assert best[:6] == ["Hopper-v5, 12 iterations", "RPSP-Alt (`rpsp-alt+obs`)", "3", "12", "2,400 ± 24.0", "200.0 ± 2"]
+    assert "| RPSP-Alt | **2,400 ± 24.0 (3)** |" in text and "| FM | 1,200 ± 12.0 (3) |" in text  # table h
+    assert "Not there yet: Hopper-v5: RPSP-VRPG." in text
+    assert "on Hopper the best RPSP is significantly better than FM and GRU | section 7 | **holds** |" in text
+    assert (
+        "RPSI-PPO's return at one million steps is at least RecurrentPPO's | Hopper, Walker2d | **undecided** |" in text
+    )
+    assert "Hopper-v5: there is no finished run of RPSI-PPO nor of RecurrentPPO." in text
+    assert "No run is finished yet of: a, b, d" in text
+
+
+def test_a_stub_and_a_peer_cost_the_others_nothing() -> None:
+    full = [*runs("fm2", 100, iterations=150), *runs("rpsi-trpo", 120, iterations=150)]
+    stub = made_up_result("Hopper-v5", "gru32", 0, np.ones(3), iterations=150, finished=False)
+    peer = [
+        made_up_result("Hopper-v5", "recurrent-ppo", s, np.full(20, 90.0 + s), steps=1e4 * np.arange(1.0, 21))
+        for s in range(3)
+    ]
+    text = document([*full, stub, *peer]).text
+    assert "Hopper-v5, 150 iterations" in text and "(and 1 unfinished or failed, left out)" in " ".join(text.split())
+    assert "| `recurrent-ppo` | 3 | 20 |" in text
+    assert cells(text, "200,000")[:4] == ["Hopper", "200,000", "91.0 ± 0.577 (3)", ""]
+    assert "recurrent-ppo" not in text.split("## ours")[1].split("##")[0]  # other iterations: in the figure alone
+
+
+def test_candidates_are_shown_once_as_they_are_and_once_selected() -> None:
+    one = document([*runs("fm2", 100), *runs("gru32", 50)]).text
+    assert "Selected" not in one
+    both = document([*runs("fm2", 100), *runs("fm5", 130), *runs("gru32", 50)])
+    assert "| one setting a method | selected |" in both.text
+    assert "| FM (`fm2`) |" in both.text and "| FM (`fm5`), of 2 |" in both.text
+    assert {"results/c", "results/c_selected"} <= {*both.figures}
+
+
+def test_what_made_the_difference_is_told_against_the_method_without_it() -> None:
+    text = document([*runs("rpsp-alt", 100), *runs("random-psr", 80), *runs("rpsp-alt, filter_kl=none", 110)]).text
+    assert cells(text, "`random-psr`") is not None
+    section = text.split("## differences")[1].split("##")[0]
+    assert "| initialisation | `rpsp-alt` |" in section and "| −20.0 % |" in section and "| +10.0 % |" in section
+    assert "refits" not in section
+
+
+def test_nothing_finished_is_said() -> None:
+    with pytest.raises(FileFormatError, match="no finished run"):
+        document([made_up_result("Hopper-v5", "fm2", 0, np.ones(3), iterations=5, finished=False)])
+
+
+def glanced(task: str, without: str = "") -> list[Result]:
+    return [r for name in GLANCE if name != without for r in runs(labels_of(GLANCE[name][0])[0], 100, task=task)]
+
+
+def test_a_readme_shows_it_once_hopper_and_walker2d_have_every_curve(tmp_path: Path) -> None:
+    hopper, walker = EVERY[2:]
+    assert document([*glanced(hopper), *glanced(walker, "GRU")]).glance == ""
+    page, readme = tmp_path / "docs" / "results.md", tmp_path / "README.md"
+    readme.write_text("before\n<!-- glance -->\nold\n<!-- /glance -->\nafter\n")
+    written = write([*glanced(hopper), *glanced(walker)], page, readme)
+    text = readme.read_text()
+    assert text.startswith("before\n<!-- glance -->\n![") and text.endswith("<!-- /glance -->\nafter\n")
+    assert "(docs/figures/glance.png)" in text and "(docs/results.md)" in text and "old" not in text
+    for path in (*written, *(page.parent / name for name in re.findall(r"\]\((figures/[^)]+)\)", page.read_text()))):
+        assert path.stat().st_size > 100
+    with pytest.raises(UsageError, match=r"readme: .*nothing\.md.* has no lines <!-- glance -->"):
+        write(glanced(hopper), page, tmp_path / "nothing.md")
+
+
+def test_the_command_writes_the_page_and_runs_nothing(tmp_path: Path, capsys: Any) -> None:
+    for result in runs("fm2", 100, seeds=1):
+        write_result(result, tmp_path / "results")
+    page = tmp_path / "page.md"
+    main(
+        ["paper", "--page", str(page), "--results", str(tmp_path / "results"), "--out", str(tmp_path / "no"), "--json"]
+    )
+    shown = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert shown["page"][0] == str(page) and "1 run of 1 task" in page.read_text()
+    assert all(Path(path).exists() for path in shown["page"]) and not (tmp_path / "no").exists()
+
+
+def test_markdown() -> None:
+    assert table(["a", "b"], [["x", "1"]]) == "| a | b |\n| --- | ---: |\n| x | 1 |\n"
+    assert between("1<!-- m -->\nold<!-- /m -->2", "m", "new\n") == "1<!-- m -->\nnew\n<!-- /m -->2"
+
+
+def test_the_page_is_that_of_the_committed_results() -> None:
+    """After new results: `make results`."""
+    results, _ = read_results([ROOT / "results"])
+    made = document(results)
+    assert made.text == (ROOT / "docs" / "results.md").read_text(encoding="utf8")
+    for name in made.figures:
+        assert (ROOT / "docs" / "figures" / f"{name}.png").stat().st_size < 100_000
+    readme = (ROOT / "README.md").read_text(encoding="utf8")
+    assert between(readme, "glance", made.glance.replace("{docs}", "docs")) == readme
