@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from rpsp.experiments.config import configured
 from rpsp.experiments.runs import environment_maker, ingredients, resolve
 from rpsp.rollouts import collect
-from rpsp.training import _packed, begin  # pyright: ignore[reportPrivateUsage]
+from rpsp.training import begin, packed
 
 METHODS = ("rpsi-trpo", "rpsi-ppo", "gru32", "rpsp-alt")
 AGENTS = (1, 10, 100)
@@ -56,7 +56,7 @@ def prepared(method: str) -> tuple[Any, Any, Any, Any]:
     collected = collect(
         training.agent, envs, scaling=training.scaling, samples=amounts.samples, seed=0, iteration=0, keep_states=True
     )
-    batch = _packed(collected, envs, training.rows)
+    batch = packed(collected, envs, training.rows)
     envs.close()
     return training.agent, training.memory, batch, recipe.rule
 

@@ -28,10 +28,10 @@ from rpsp.training import (
     Record,
     Training,
     TrainingSettings,
-    _packed,
     _rows_split,
     begin,
     max_episode_steps,
+    packed,
     train,
 )
 from rpsp.trajectories import Batch, Episode, pack
@@ -172,7 +172,7 @@ def test_rows_grow_by_half_when_they_must() -> None:
     envs = drifting()
     assert max_episode_steps(envs) == LIMIT
     for count, rows, expected in ((1, 4, 4), (4, 4, 4), (5, 4, 6), (9, 4, 9), (3, 1, 3)):
-        batch = _packed(Collected([episode(15)] * count, 0), envs, rows)
+        batch = packed(Collected([episode(15)] * count, 0), envs, rows)
         assert batch.shape == (expected, LIMIT)
         assert batch.mask.sum() == 15 * count
         assert batch.starts[~batch.mask].all() and batch.starts[batch.mask].sum() == count

@@ -164,7 +164,9 @@ def resume_command(config: configs.ResumeConfig) -> None:
 
     _closing(
         config,
-        lambda say, show: runs.resume(Path(config.directory), say, show, config.iterations, config.plugin),
+        lambda say, show: runs.resume(
+            [Path(directory) for directory in config.directories], say, show, config.iterations, config.plugin
+        ),
     )
 
 

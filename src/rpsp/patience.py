@@ -29,8 +29,13 @@ SIGNAL = signal.SIGVTALRM
 """What the interruption comes as: hardly anybody else's."""
 PULSE = 0.25
 """Seconds between two looks at the clock."""
-GRACE = 3.0
-"""Seconds between the first and the second; half as many later comes the third."""
+
+
+def grace(seconds: float) -> float:
+    """Seconds between the first and the second; half as many later comes the third: after 30 s in all, if at most 25 are
+    allowed. Where fewer are there is time to wait longer, because on a busy machine a process may stand still for a while.
+    """
+    return min(8.0, max(3.0, 28.0 - seconds))
 
 
 class Overdue(BaseException):
@@ -41,6 +46,7 @@ class _Clock:
     """What the call under way is allowed. There is only one: calls are made in the main thread."""
 
     deadline = math.inf
+    grace = 0.0
 
 
 class Patience:
@@ -52,7 +58,8 @@ class Patience:
     def __enter__(self) -> None:
         if self.seconds and threading.get_ident() == MAIN:
             _watch()
-            signal.setitimer(signal.ITIMER_REAL, self.seconds + 1.5 * GRACE)
+            _Clock.grace = grace(self.seconds)
+            signal.setitimer(signal.ITIMER_REAL, self.seconds + 1.5 * _Clock.grace)
             _Clock.deadline = time.monotonic() + self.seconds
 
     def __exit__(self, *_: Any) -> None:
@@ -83,7 +90,7 @@ def _look() -> None:
         if deadline != interrupted:
             interrupted = deadline
             signal.pthread_kill(MAIN, SIGNAL)
-        elif time.monotonic() > deadline + GRACE:
+        elif time.monotonic() > deadline + _Clock.grace:
             sentence = (
                 "rpsp: the environment hangs in compiled code that cannot be interrupted, so the process ends here; "
                 "all finished iterations are saved, and `rpsp resume` goes on from there."

@@ -10,9 +10,9 @@ depend neither on threads nor on the other rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from rpsp.errors import DivergedError, EnvironmentFailure, RpspError, UsageError
 from rpsp.features import OneHot, Scaling
-from rpsp.filters import step
+from rpsp.filters import AbstractFilter, step
 from rpsp.policies import Agent
 from rpsp.trajectories import Episode, Numbers
 
@@ -135,13 +135,13 @@ def explore(
     if max_tries is None:
         max_tries = 100 * (wanted if episodes is not None else -(-wanted // max(1, min_length)))
     units = action_units(envs)
-    noise = _Noise(units, envs.num_envs, lambda number: _seed_sequence(seed, EXPLORING, number, 1))
+    noise = _Noise(units, envs.num_envs, lambda row, number: _seed_sequence(seed, EXPLORING, number, 1))
 
     def act(view: View) -> tuple[np.ndarray, np.ndarray]:
         return units.random(noise.at(view)), nothing
 
     def more(tally: Tally) -> int:
-        missing = _missing(tally, wanted, episodes is not None, envs)
+        missing = _missing(tally, wanted, episodes is not None, envs.num_envs)
         if missing > 0 and tally.started >= max_tries:
             raise UsageError(
                 f"min_length={min_length}: of {tally.started} random episodes of {_name(envs)} only {tally.kept} were "
@@ -150,16 +150,14 @@ def explore(
             )
         return min(missing, max_tries - tally.started)
 
-    record = _play(
-        envs,
-        act,
-        units,
-        encode=lambda readings: readings,
+    part = Part(
+        range(envs.num_envs),
         keep=lambda span: len(span) >= min_length and not span.failed,
         more=more,
         seed_of=lambda number: _seed_sequence(seed, EXPLORING, number, 0),
         where=f"the exploration of seed {seed}",
     )
+    (record,) = _play(envs, act, units, [part], encode=lambda readings: readings)
     found = record.episodes()
     return [_as_symbols(episode) for episode in found] if isinstance(units, ActionSymbols) else found
 
@@ -215,11 +213,65 @@ def collect(
     No episode is started once finished and running ones have `samples` steps together. `scaling` is what observations
     are encoded by. A `deterministic` agent does the most probable action.
     """
+    return _collect(
+        lockstep(agent, deterministic),
+        agent.filter,
+        envs,
+        encode=scaling.encode,
+        samples=samples,
+        episodes=episodes,
+        seeds=[seed],
+        iteration=iteration,
+        keep_states=keep_states,
+    )[0]
+
+
+def collect_together(
+    agents: Agent,
+    envs: VectorEnv,
+    *,
+    scalings: Sequence[Scaling | OneHot],
+    samples: int,
+    seeds: Sequence[int],
+    iteration: int,
+) -> list[Collected]:
+    """What `collect` gives each of several agents, in one rollout; `agents` are stacked along a first axis.
+
+    Each agent has as many rows of `envs` as the others, and a seed and units of its own.
+    """
+    count = len(seeds)
+    return _collect(
+        lockstep(agents, False, count),
+        jax.tree.map(lambda x: x[0], agents.filter),
+        envs,
+        encode=_encoder(scalings, envs.num_envs // count),
+        samples=samples,
+        episodes=None,
+        seeds=seeds,
+        iteration=iteration,
+        keep_states=True,
+    )
+
+
+def _collect(
+    act_all: Callable[[Numbers, View, Numbers], tuple[Array, Array]],
+    filter: AbstractFilter,
+    envs: VectorEnv,
+    *,
+    encode: Callable[[np.ndarray], np.ndarray],
+    samples: int | None,
+    episodes: int | None,
+    seeds: Sequence[int],
+    iteration: int,
+    keep_states: bool,
+) -> list[Collected]:
+    """One rollout of as many agents as there are seeds; `filter` is that of any of them."""
     wanted = _one_of_two(episodes, samples)[1]
-    units = action_units(envs)
-    noise = _Noise(units, envs.num_envs, lambda number: _seed_sequence(seed, ACTING, iteration, 0, number))
-    act_all = lockstep(agent, deterministic)
-    q = np.broadcast_to(np.asarray(agent.filter.init(), np.float32), (envs.num_envs, agent.filter.size))
+    units, each = action_units(envs), envs.num_envs // len(seeds)
+    noise = _Noise(
+        units, envs.num_envs, lambda row, number: _seed_sequence(seeds[row // each], ACTING, iteration, 0, number)
+    )
+    q = np.broadcast_to(np.asarray(filter.init(), np.float32), (envs.num_envs, filter.size))
     nothing = _no_states(envs)
 
     def act(view: View) -> tuple[np.ndarray, np.ndarray]:
@@ -227,40 +279,52 @@ def collect(
         q, drawn = act_all(q, view, noise.at(view))
         return np.asarray(drawn), np.asarray(q) if keep_states else nothing
 
-    def more(tally: Tally) -> int:
-        return _missing(tally, wanted, episodes is not None, envs)
+    def part(i: int, seed: int) -> Part:
+        return Part(
+            range(i * each, (i + 1) * each),
+            keep=lambda span: not span.failed,
+            more=lambda tally: _missing(tally, wanted, episodes is not None, each),
+            seed_of=lambda number: _seed_sequence(seed, ACTING, iteration, 1, number),
+            where=f"iteration {iteration} of seed {seed}",
+        )
 
-    record = _play(
-        envs,
-        act,
-        units,
-        encode=scaling.encode,
-        keep=lambda span: not span.failed,
-        more=more,
-        seed_of=lambda number: _seed_sequence(seed, ACTING, iteration, 1, number),
-        where=f"iteration {iteration} of seed {seed}",
-    )
-    return Collected(record.episodes(), record.tally.dropped, record.states() if keep_states else None)
+    records = _play(envs, act, units, [part(i, seed) for i, seed in enumerate(seeds)], encode=encode)
+    return [Collected(r.episodes(), r.tally.dropped, r.states() if keep_states else None) for r in records]
 
 
-def lockstep(agent: Agent, deterministic: bool) -> Callable[[Numbers, View, Numbers], tuple[Array, Array]]:
-    """The compiled lockstep of this agent: taken apart once, because to do so at every step costs as much as a step."""
+def _encoder(scalings: Sequence[Scaling | OneHot], rows: int) -> Callable[[np.ndarray], np.ndarray]:
+    """The units of several agents, so many rows each."""
+    each = [scaling for scaling in scalings if isinstance(scaling, Scaling)]
+    if len(each) < len(scalings):  # symbols are the same to all
+        return scalings[0].encode
+    mean, scale = (np.repeat([getattr(scaling, name) for scaling in each], rows, axis=0) for name in ("mean", "scale"))
+    return lambda readings: (readings - mean) / scale
+
+
+def lockstep(
+    agent: Agent, deterministic: bool, agents: int = 1
+) -> Callable[[Numbers, View, Numbers], tuple[Array, Array]]:
+    """The compiled lockstep of this agent: taken apart once, because to do so at every step costs as much as a step.
+
+    Or of several `agents` that are stacked along a first axis; each has as many rows as the others.
+    """
     leaves, structure = jax.tree.flatten(agent)
     is_array = [isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves]
     # On the CPU, wherever the agent was trained: a thousand tiny calls would each wait for a GPU.
     cpu = jax.devices("cpu")[0]
     arrays = jax.device_put([leaf for leaf, array in zip(leaves, is_array, strict=True) if array], cpu)
     others = tuple(None if array else leaf for leaf, array in zip(leaves, is_array, strict=True))
-    compiled = _compile_lockstep(structure, others, deterministic)
+    compiled = _compile_lockstep(structure, others, deterministic, agents)
     return lambda q, view, noise: compiled(arrays, q, view.executed, view.seen, view.starts, noise)
 
 
 @lru_cache(maxsize=32)
-def _compile_lockstep(structure: Any, others: tuple, deterministic: bool) -> Callable[..., tuple[Array, Array]]:
+def _compile_lockstep(
+    structure: Any, others: tuple, deterministic: bool, agents: int
+) -> Callable[..., tuple[Array, Array]]:
     """q_t = f(q_{t-1}, a_{t-1}, o_{t-1}) and a_t ~ π(· | q_t), for all rows at once; parameters are arguments."""
 
-    @jax.jit
-    def lockstep(arrays, q, executed, seen, starts, noise):
+    def all_rows(arrays, *of_rows):
         remaining = iter(arrays)
         leaves = [next(remaining) if other is None else other for other in others]
         agent: Agent = jax.tree.unflatten(structure, leaves)
@@ -270,7 +334,15 @@ def _compile_lockstep(structure: Any, others: tuple, deterministic: bool) -> Cal
             dist = agent.policy(q)
             return q, dist.mode() if deterministic else dist.sample(noise)
 
-        return jax.vmap(row)(q, executed, seen, starts, noise)
+        return jax.vmap(row)(*of_rows)
+
+    @jax.jit
+    def lockstep(arrays, *of_rows):
+        if agents == 1:
+            return all_rows(arrays, *of_rows)
+        apart = jax.tree.map(lambda x: x.reshape(agents, -1, *x.shape[1:]), of_rows)
+        found = jax.vmap(all_rows)(arrays, *apart)
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), found)
 
     return lockstep
 
@@ -282,7 +354,7 @@ class _Noise:
     """
 
     def __init__(
-        self, units: ActionRange | ActionSymbols, num_envs: int, stream: Callable[[int], np.random.SeedSequence]
+        self, units: ActionRange | ActionSymbols, num_envs: int, stream: Callable[[int, int], np.random.SeedSequence]
     ):
         self._units, self._stream = units, stream
         self._generators: list[Any] = [None] * num_envs
@@ -294,7 +366,7 @@ class _Noise:
         place = view.steps % len(self._block)
         for row in np.flatnonzero((place == 0) & view.running).tolist():
             if view.starts[row]:
-                self._generators[row] = np.random.default_rng(self._stream(int(view.episodes[row])))
+                self._generators[row] = np.random.default_rng(self._stream(row, int(view.episodes[row])))
             self._block[:, row] = self._units.noise(self._generators[row], len(self._block))
         return self._block[place, self._rows]
 
@@ -310,11 +382,11 @@ def _one_of_two(episodes: int | None, samples: int | None) -> tuple[str, int]:
     return name, wanted
 
 
-def _missing(tally: Tally, wanted: int, whole_episodes: bool, envs: VectorEnv) -> int:
+def _missing(tally: Tally, wanted: int, whole_episodes: bool, rows: int) -> int:
     """How many episodes may be started now."""
     if whole_episodes:
         return wanted - tally.kept - tally.running
-    return 0 if tally.samples >= wanted else envs.num_envs
+    return 0 if tally.samples >= wanted else rows
 
 
 def _as_symbols(episode: Episode) -> Episode:
@@ -385,6 +457,23 @@ class Tally:
     """Steps of the episodes that are kept or running."""
 
 
+@dataclass
+class Part:
+    """Rows of a rollout that fill one batch, and how far they have come."""
+
+    rows: range
+    keep: Callable[[Span], bool]
+    """Which of the episodes that ended are wanted."""
+    more: Callable[[Tally], int]
+    """How many episodes may be started now."""
+    seed_of: Callable[[int], np.random.SeedSequence]
+    """The seed of an episode by its number."""
+    where: str
+    """What this is, for messages."""
+    tally: Tally = field(default_factory=Tally)
+    kept: list[Span] = field(default_factory=list)
+
+
 class Record(NamedTuple):
     """All frames of a rollout, stacked by time, and where in them the episodes lie."""
 
@@ -415,24 +504,21 @@ def _play(
     envs: VectorEnv,
     act: Callable[[View], tuple[np.ndarray, np.ndarray]],
     units: ActionRange | ActionSymbols,
+    parts: Sequence[Part],
     *,
     encode: Callable[[np.ndarray], np.ndarray],
-    keep: Callable[[Span], bool],
-    more: Callable[[Tally], int],
-    seed_of: Callable[[int], np.random.SeedSequence],
-    where: str,
-) -> Record:
-    """Step all rows until no episode runs and no more are wanted.
+) -> list[Record]:
+    """Step all rows until no episode runs and no part wants more; a record for each part.
 
-    `act` gives the actions (and the states they came from); `encode` the units of observations. After every whole
-    lockstep `more` says how many episodes may be started, and `keep` which of those that ended are wanted. `where` says
-    in messages what this rollout is. An action that is not finite never reaches an environment: its episode has failed.
+    `act` gives the actions (and the states they came from); `encode` the units of observations. Whether more episodes are
+    started is decided after a whole lockstep. An action that is not finite never reaches an environment: its episode has
+    failed.
     """
     if envs.metadata.get("autoreset_mode") != AutoresetMode.DISABLED:
         raise UsageError(f"envs: {_name(envs)} resets by itself; make it with autoreset_mode=AutoresetMode.DISABLED.")
     frames: list[Frame] = []
-    kept: list[Span] = []
-    tally = Tally()
+    part_of = [part for part in parts for _ in part.rows]
+    where = ", ".join(part.where for part in parts)
     in_row: list[Span | None] = [None] * envs.num_envs
     running, nowhere = np.zeros(envs.num_envs, np.bool_), np.zeros(envs.num_envs, np.bool_)
     numbers, steps = np.zeros(envs.num_envs, np.int64), np.zeros(envs.num_envs, np.int64)
@@ -441,22 +527,22 @@ def _play(
     while True:
         now = len(frames)
         starts = np.zeros(envs.num_envs, np.bool_)
-        if tally.running < envs.num_envs:
-            begin = np.flatnonzero(~running)[: max(0, more(tally))].tolist()
-            for row in begin:
-                in_row[row] = Span(tally.started, row, now, now)
-                numbers[row], steps[row] = tally.started, 0
-                running[row] = starts[row] = True
-                tally.started += 1
-                tally.running += 1
-            if tally.running == 0:
-                _check_soundness(tally, envs, where, whole=True)
-                kept.sort(key=lambda span: span.number)
-                return Record(Frame(*map(np.stack, zip(*frames, strict=True))), kept, tally)
-            if begin:
-                seen = encode(
-                    _reset(envs, {row: seed_of(int(numbers[row])) for row in begin}, where, all_rows=now == 0)
-                )
+        begin: list[int] = []
+        for part in parts:
+            if part.tally.running < len(part.rows) and (wanted := part.more(part.tally)) > 0:
+                for row in [row for row in part.rows if not running[row]][:wanted]:
+                    in_row[row] = Span(part.tally.started, row, now, now)
+                    numbers[row], steps[row] = part.tally.started, 0
+                    running[row] = starts[row] = True
+                    part.tally.started += 1
+                    part.tally.running += 1
+                    begin.append(row)
+        if begin:
+            seeds = {row: part_of[row].seed_of(int(numbers[row])) for row in begin}
+            seen = encode(_reset(envs, seeds, where, all_rows=now == 0))
+        elif not any(part.tally.running for part in parts):
+            stacked = Frame(*map(np.stack, zip(*frames, strict=True)))
+            return [_finished(part, stacked, envs) for part in parts]
         view = View(running, starts, seen.astype(np.float32), executed, numbers, steps)
         drawn, states = act(view)
         undecided = nowhere
@@ -470,36 +556,45 @@ def _play(
         frames.append(Frame(seen, drawn, executed, observations, np.asarray(rewards, np.float64), states))
         seen = observations
         steps += running
-        tally.samples += tally.running
+        for part in parts:
+            part.tally.samples += part.tally.running
         ended = np.flatnonzero(running & (terminated | truncated | undecided)).tolist()
         if not ended:
             continue
         failed = np.broadcast_to(infos.get("failed", False), envs.num_envs)
         for row in ended:
-            span = in_row[row]
+            span, part = in_row[row], part_of[row]
             assert span is not None
             span.last, span.terminated, span.failed = now + 1, bool(terminated[row]), bool(failed[row] | undecided[row])
             in_row[row], running[row] = None, False
+            tally = part.tally
             tally.running -= 1
-            if keep(span):
-                kept.append(span)
+            if part.keep(span):
+                part.kept.append(span)
                 tally.kept += 1
             else:
                 tally.dropped += 1
                 tally.failed += span.failed
                 tally.undecided += bool(undecided[row])
                 tally.samples -= len(span)
-                _check_soundness(tally, envs, where, whole=False)
+                _check_soundness(part, envs, whole=False)
 
 
-def _check_soundness(tally: Tally, envs: VectorEnv, where: str, *, whole: bool) -> None:
+def _finished(part: Part, frames: Frame, envs: VectorEnv) -> Record:
+    """What a part came to, its episodes in the order in which they were started."""
+    _check_soundness(part, envs, whole=True)
+    return Record(frames, sorted(part.kept, key=lambda span: span.number), part.tally)
+
+
+def _check_soundness(part: Part, envs: VectorEnv, *, whole: bool) -> None:
     """Raise if too many episodes have failed: more than a fifth of a whole batch, and more than two.
 
     Episodes that fail are short, and so the first to end. Before the batch is whole it takes a majority that keeps it from
     ever being so.
     """
+    tally = part.tally
     ended = tally.kept + tally.dropped
-    if tally.failed <= (max(2, BAD * ended) if whole else 10 + envs.num_envs + ended - tally.failed):
+    if tally.failed <= (max(2, BAD * ended) if whole else 10 + len(part.rows) + ended - tally.failed):
         return
     if 2 * tally.undecided > tally.failed:
         why = "the agent's actions were not finite; it has diverged, train with a smaller step (max_kl, learning_rate)."
@@ -508,7 +603,7 @@ def _check_soundness(tally: Tally, envs: VectorEnv, where: str, *, whole: bool) 
             "the simulation diverges under its actions, or a sensor or reward is not finite; mend that, or give it a smaller "
             "time step, or actions less room."
         )
-    raise DivergedError(f"{_name(envs)}: {tally.failed} of {ended} episodes failed in {where}: {why}")
+    raise DivergedError(f"{_name(envs)}: {tally.failed} of {ended} episodes failed in {part.where}: {why}")
 
 
 def _reset(

@@ -25,7 +25,7 @@ from rpsp.filters import AbstractFilter, one_step_error, predictions, reached, u
 from rpsp.objectives import distributions, mean_kl
 from rpsp.policies import AbstractPolicy, Agent, CategoricalPolicy, GaussianPolicy, SquashedPolicy, input_scaling
 from rpsp.rollouts import ActionSymbols, Collected, action_units, collect, explore
-from rpsp.trajectories import Batch, Episode, pack, split
+from rpsp.trajectories import Batch, Episode, Numbers, pack, split
 from rpsp.updates import UpdateRule, forgetting_states
 
 Record = dict[str, float | int]
@@ -109,7 +109,7 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
     scaling_of_states = input_scaling(filter, reached(filter, batch, held))
     agent = Agent(filter, _policy(envs, filter.size, scaling_of_states, settings, recipe.rule.squashed, policy_key))
     samples = sum(map(len, episodes))
-    watched = _diagnose(agent, agent, held, False)
+    watched = diagnose(agent, agent, held, False)
     record = {
         "exploration_samples": samples,
         "exploration_return": float(np.mean([e.rewards.sum() for e in found if e.rewards is not None])),
@@ -126,32 +126,50 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
 
 def advance(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, training: Training) -> tuple[Training, Record]:
     """One iteration: refit the filter if it is time, collect whole episodes, update the agent; and what came of it."""
-    n, started = training.iteration, time.perf_counter()
-    agent, memory, refitted = _refit(recipe, settings, training)
+    started = time.perf_counter()
+    before = refit_if_due(recipe, settings, training)
     fitted = time.perf_counter()
     collected = collect(
-        agent,
+        before.agent,
         envs,
         scaling=training.scaling,
         samples=settings.samples,
         seed=settings.seed,
-        iteration=n,
+        iteration=training.iteration,
         keep_states=True,
     )
     acted = time.perf_counter()
-    batch = _packed(collected, envs, training.rows)
-    new, memory, diagnostics = recipe.rule.step(agent, memory, batch)
-    new = _towards(new, agent, training.halvings)
-    moved = recipe.rule.moves_filter(agent)
-    watched = _diagnose(agent, new, batch, moved)
-    record = {
-        "iteration": n,
-        **collected.stats,
-        "total_samples": training.samples + collected.samples,
-        **{name: float(value) for name, value in watched.items()},
-        **{name: float(value) for name, value in diagnostics.items()},
-        **refitted,
-    }
+    batch = packed(collected, envs, training.rows)
+    agent, memory, diagnostics = recipe.rule.step(before.agent, before.memory, batch)
+    new = agent if training.halvings == 0 else part_way(agent, before.agent, 0.5**training.halvings)
+    watched = diagnose(before.agent, new, batch, recipe.rule.moves_filter(before.agent))
+    update = Update(batch, new, memory, watched | diagnostics)
+    return concluded(recipe, settings, training, before, collected, update, (started, fitted, acted))
+
+
+class Update(NamedTuple):
+    """What an update rule made of a batch."""
+
+    batch: Batch
+    agent: Agent
+    memory: Any
+    diagnostics: dict[str, Array]
+
+
+def concluded(
+    recipe: Recipe,
+    settings: TrainingSettings,
+    training: Training,
+    before: Refitted,
+    collected: Collected,
+    update: Update,
+    times: tuple[float, float, float],
+) -> tuple[Training, Record]:
+    """The run after an iteration, and its record; `times` are when the iteration, acting and updating began."""
+    n, samples = training.iteration, training.samples + collected.samples
+    found = {name: float(value) for name, value in update.diagnostics.items()}
+    record = {"iteration": n, **collected.stats, "total_samples": samples, **found, **before.record}
+    started, fitted, acted = times
     done = time.perf_counter()
     record |= {
         "refit_seconds": fitted - started,
@@ -159,16 +177,17 @@ def advance(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, trainin
         "update_seconds": done - acted,
         "steps_per_second": collected.samples / (done - started),
     }
-    unsound = any(name.split("/")[-1] == "unsound" and value == 1 for name, value in diagnostics.items())
+    unsound = any(name.split("/")[-1] == "unsound" and value == 1 for name, value in found.items())
+    recent = (*training.recent, forgetting_states(update.batch))
     after = Training(
         iteration=n + 1,
-        samples=training.samples + collected.samples,
-        rows=batch.shape[0],
-        agent=new,
-        memory=memory,
+        samples=samples,
+        rows=update.batch.shape[0],
+        agent=update.agent,
+        memory=update.memory,
         scaling=training.scaling,
-        recent=_still_wanted((*training.recent, forgetting_states(batch)), n + 1, settings) if recipe.refit else (),
-        sound=training.sound if unsound else agent,
+        recent=_still_wanted(recent, n + 1, settings) if recipe.refit else (),
+        sound=training.sound if unsound else before.agent,
         astray=training.astray + 1 if unsound else 0,
         halvings=training.halvings,
     )
@@ -220,7 +239,7 @@ def _policy(
     )
 
 
-def _packed(collected: Collected, envs: VectorEnv, rows: int) -> Batch:
+def packed(collected: Collected, envs: VectorEnv, rows: int) -> Batch:
     """Episodes packed into at least `rows` rows as long as an episode can be; more rows come by half as many again."""
     longest = max(map(len, collected.episodes))
     limit = max_episode_steps(envs) or 1 << (longest - 1).bit_length()
@@ -276,11 +295,11 @@ def _led_back(recipe: Recipe, training: Training, record: Record) -> tuple[Train
     return training, record if training.halvings == 0 else record | {"step_scale": 0.5**training.halvings}
 
 
-def _towards(new: Agent, old: Agent, halvings: int) -> Agent:
-    """The agent on the way from `old` to `new` after so many halvings of it."""
-    if halvings == 0:
-        return new
-    return jax.tree.map(lambda a, b: b + 0.5**halvings * (a - b) if eqx.is_inexact_array(a) else a, new, old)
+def part_way(new: Agent, old: Agent, fraction: Numbers | float) -> Agent:
+    """The agent that has gone only this fraction of the way from `old` to `new`."""
+    return jax.tree.map(
+        lambda a, b: jnp.where(fraction == 1, a, b + fraction * (a - b)) if eqx.is_inexact_array(a) else a, new, old
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -288,19 +307,27 @@ def _towards(new: Agent, old: Agent, halvings: int) -> Agent:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _refit(recipe: Recipe, settings: TrainingSettings, training: Training) -> tuple[Agent, Any, Record]:
+class Refitted(NamedTuple):
+    """An agent that is about to act, what its rule remembers, and what a refit before that came to."""
+
+    agent: Agent
+    memory: Any
+    record: Record
+
+
+def refit_if_due(recipe: Recipe, settings: TrainingSettings, training: Training) -> Refitted:
     """The agent with its filter refitted to recent batches, where it is time; kept if it predicts better and acts alike."""
     agent, memory = training.agent, training.memory
     if recipe.refit is None or training.iteration not in settings.refit_before or not training.recent:
-        return agent, memory, {}
+        return Refitted(agent, memory, {})
     rng = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(3, training.iteration)))
     batch, held = _rows_split(training.recent, settings, rng)
     try:
         candidate = recipe.refit(agent, batch, held, rng)
     except (UsageError, DivergedError):  # such as episodes that have become too short for a window
-        return agent, memory, {"refit_accepted": 0.0}
+        return Refitted(agent, memory, {"refit_accepted": 0.0})
     before, after = one_step_error(agent.filter, held), one_step_error(candidate.filter, held)
-    kl = float(_diagnose(agent, candidate, held, True)["whole_kl"])
+    kl = float(diagnose(agent, candidate, held, True)["whole_kl"])
     # Better predictions are no use if they take the policy's input from under it: a KL of 0.7 undid a hundred updates.
     accepted = after < before and kl <= settings.refit_kl
     record = {
@@ -310,12 +337,12 @@ def _refit(recipe: Recipe, settings: TrainingSettings, training: Training) -> tu
         "refit_accepted": float(accepted),
     }
     if not accepted:
-        return agent, memory, record
+        return Refitted(agent, memory, record)
     if recipe.rule.moves_filter(agent) or candidate.policy is not agent.policy:
         memory = recipe.rule.init(candidate)  # moments of parameters, or a critic of states, with another meaning now
     elif recipe.rule.refitted is not None:
         memory = recipe.rule.refitted(candidate, memory)
-    return candidate, memory, record
+    return Refitted(candidate, memory, record)
 
 
 def _rows_split(
@@ -361,7 +388,7 @@ def _still_wanted(recent: tuple[Batch, ...], iteration: int, settings: TrainingS
 
 
 @eqx.filter_jit
-def _diagnose(old: Agent, new: Agent, batch: Batch, moved: bool) -> dict[str, Array]:
+def diagnose(old: Agent, new: Agent, batch: Batch, moved: bool) -> dict[str, Array]:
     """How well the filter that acted predicts, beside persistence; and how far filter and policy together have moved."""
     batch = jax.tree.map(jnp.asarray, batch)
     mask = jnp.asarray(batch.mask)

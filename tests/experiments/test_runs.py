@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,11 @@ from tasks import Drift
 
 import rpsp
 from rpsp.cli import main
-from rpsp.errors import EnvironmentFailure, UsageError
+from rpsp.errors import DivergedError, EnvironmentFailure, UsageError
+from rpsp.experiments import runs
 from rpsp.experiments.agents import load
 from rpsp.experiments.config import configured
+from rpsp.experiments.pool import AT_ONCE, Failure, Job, bundles, settle
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.runs import Run, read_config, resolve, start
 
@@ -231,10 +235,81 @@ def test_a_seed_that_fails_is_named_and_the_others_are_done(cache: Path, tmp_pat
     flags = ["--method", "fm2", "--iterations", "2", "--seeds", "2", "--out", str(out), *FLAGS]
     process = spawn(cache, "train", "tasks:Drift-v0", *flags, BREAK_AFTER="150")
     _, error = process.communicate(timeout=120)
-    assert process.returncode == 6 and "2 of 2 seeds failed" in error and "gearbox" in error
+    assert process.returncode == 6 and "2 of 2 runs failed" in error and "gearbox" in error
     assert "Traceback" not in error and f"rpsp resume {out}" in error
     again = spawn(cache, "resume", str(out), "--plugin", "tasks")
     assert again.wait(120) == 0
+
+
+def test_several_runs_go_on_together_and_each_can_go_on_alone(tmp_path: Path, capsys: Any) -> None:
+    outs = [trained(tmp_path / f"s{seed}", 1, seed=seed).directory for seed in (0, 1)]
+    assert cli("resume", *map(str, outs), "--iterations", "2", "--json") == 0
+    together = json.loads(capsys.readouterr().out.splitlines()[-1])["runs"]
+    assert [run["seed"] for run in together] == [0, 1] and [run["iterations"] for run in together] == [2, 2]
+    assert cli("resume", str(outs[1]), "--iterations", "3", "--quiet") == 0
+    alone = trained(tmp_path / "alone", 3, seed=1)
+    returns = [[record["mean_return"] for record in Run(d, {}).metrics] for d in (outs[1], alone.directory)]
+    assert returns[0] == pytest.approx(returns[1], rel=1e-3)
+    other = trained(tmp_path / "other", 1, "fm1").directory
+    assert cli("resume", str(outs[0]), str(other)) == 2
+    assert "method, settings: " in capsys.readouterr().err
+    assert cli("resume", *map(str, outs), "--iterations", "1") == 2
+
+
+def test_of_several_runs_only_those_that_diverge_fail(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    from rpsp import together
+
+    def diverging(recipe: Any, envs: Any, settings: Any, training: Any) -> Any:
+        if settings.seed == 1 and training.iteration == 1:
+            raise DivergedError("gone astray.")
+        return advance(recipe, envs, settings, training)
+
+    advance, outs = together.advance, [trained(tmp_path / f"s{seed}", 1, seed=seed).directory for seed in (0, 1)]
+    monkeypatch.setattr(together, "advance", diverging)
+    monkeypatch.setattr(together, "advance_together", lambda *_: diverging(*_[:2], replace(_[2][1], seed=1), _[3][1]))
+    assert cli("resume", *map(str, outs), "--iterations", "2") == 4
+    assert "1 of 2 runs failed: s1: gone astray." in capsys.readouterr().err
+    jobs = [Job(out.name, out, replace(read_config(out), iterations=2)) for out in outs]
+    assert [settle(job, 4, "rpsp: 1 of 2 runs failed") for job in jobs] == [None, Failure("gone astray.", 4)]
+
+
+def test_seeds_for_a_gpu_are_one_bundle_and_all_others_are_by_themselves(tmp_path: Path) -> None:
+    def job(method: str, seed: int, device: str) -> Job:
+        config = configured({"env": "tasks:Drift-v0", "method": method, "seed": seed, "device": device})
+        return Job(f"{method}/s{seed}", tmp_path, config)
+
+    many = [job("fm2", seed, "gpu") for seed in range(AT_ONCE + 1)]
+    few = [job("fm1", 0, "gpu"), job("fm1", 1, "gpu"), job("fm1", 2, "cpu"), job("fm1", 3, "cpu")]
+    assert bundles([few[0], *many, *few[1:]]) == [few[:2], many[:-1], many[-1:], [few[2]], [few[3]]]
+
+
+def test_large_checkpoints_are_written_less_often_and_an_interruption_loses_nothing(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(runs, "SLOW", 0.0)  # every checkpoint is slow, so that each takes its time from ten iterations
+    saved: list[int] = []
+    save = RunDirectory.save
+
+    def slowly(self: RunDirectory, training: Any) -> Path:
+        saved.append(training.iteration)
+        time.sleep(0.05)
+        return save(self, training)
+
+    monkeypatch.setattr(RunDirectory, "save", slowly)
+    whole = trained(tmp_path / "whole", 20)
+    assert saved[0] == 0 and saved[-1] == 20 and len(saved) < 15
+
+    def interrupt(record: Any, pace: Any) -> None:
+        if record.get("iteration") == 9:
+            raise KeyboardInterrupt
+
+    out = tmp_path / "run"
+    given = TINY | {"env": "tasks:Drift-v0", "method": "fm2", "iterations": 20, "out": str(out)}
+    with pytest.raises(KeyboardInterrupt):
+        start(configured(given), lambda line: None, interrupt)
+    assert RunDirectory(out).numbers()[-1] == 10
+    assert cli("resume", str(out), "--quiet") == 0
+    assert metrics(out) == metrics(whole.directory)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -166,7 +166,7 @@ def test_a_run_that_goes_back_says_so_and_resumes_bit_for_bit(tmp_path: Path) ->
         said: list[str] = []
         show = lambda record, pace: said.append(line(record, pace))  # noqa: E731
         if out.exists():
-            resume(out, said.append, show, iterations)
+            resume([out], said.append, show, iterations)
         else:
             given = TINY | {"env": "tasks:Drift-v0", "method": "test_updates_that_fail:astray", "out": str(out)}
             start(configured(given | {"iterations": iterations}), said.append, show)

@@ -137,7 +137,7 @@ def _train(place: str, config: TrainConfig, given: Parcel, every: float) -> Gene
         pack(directory, sent)
         write_json(directory / "versions.json", versions())
         yield Parcel({}, [])  # at work
-        worker = Worker(Job("", directory, config))
+        worker = Worker([Job("", directory, config)])
         try:
             last = time.monotonic()
             while (code := worker.process.poll()) is None:

@@ -1,4 +1,4 @@
-"""Many runs at once on this machine: a process for every run, bound to one core.
+"""Many runs at once on this machine: a process for every run, bound to one core; on a GPU, one for all seeds of a method.
 
 A process of its own gives its memory back and takes no other run with it when it dies. What it would cost, compiling anew,
 is saved by a cache that the processes share. A process whose driver dies, however it dies, ends itself.
@@ -14,13 +14,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from rpsp.errors import RpspError, UsageError
+from rpsp.errors import FileFormatError, RpspError, UsageError
 from rpsp.experiments.config import TrainConfig, plugin_flag
-from rpsp.experiments.runner import record_settings
+from rpsp.experiments.runner import read_json, record_settings
 
 FAILURE = "failure.txt"
 """In a run directory: why the run failed when it was last tried, in one sentence."""
@@ -60,24 +60,28 @@ def cores() -> list[int]:
 
 def run_here(jobs: Sequence[Job], workers: int | None = None) -> Generator[Beat, None, None]:
     """Do these runs, so many at a time: one a core unless told otherwise. Closing the iterator stops them, all saved."""
-    here, waiting, working = cores(), list(jobs), {}
+    here, waiting, working = cores(), bundles(jobs), {}
+    workers = workers or (1 if any(len(bundle) > 1 for bundle in waiting) else len(here))
     deadline = time.monotonic() + PATIENCE
     with tempfile.TemporaryDirectory(prefix="rpsp-compiled-") as compiled:
         try:
             while waiting or working:
-                for slot in set(range(workers or len(here))) - set(working):
-                    free = (job for job in waiting if time.monotonic() > deadline or not held(job.directory))
-                    if (job := next(free, None)) is not None:
-                        waiting.remove(job)
-                        begin(job)
-                        working[slot] = (job, Worker(job, compiled, here[slot % len(here)]))
+                for slot in set(range(workers)) - set(working):
+                    late = time.monotonic() > deadline
+                    free = (bundle for bundle in waiting if late or not any(held(job.directory) for job in bundle))
+                    if (bundle := next(free, None)) is not None:
+                        waiting.remove(bundle)
+                        for job in bundle:
+                            begin(job)
+                        core = here[slot % len(here)] if len(bundle) == 1 else None
+                        working[slot] = (bundle, Worker(bundle, compiled, core))
                 time.sleep(0.1)
                 ended = []
-                for slot, (job, worker) in list(working.items()):
+                for slot, (bundle, worker) in list(working.items()):
                     if (code := worker.process.poll()) is not None:
                         del working[slot]
-                        ended.append((job, settle(job, code, worker.said())))
-                yield Beat([job for job, _ in working.values()], ended)
+                        ended += [(job, settle(job, code, worker.said())) for job in bundle]
+                yield Beat([job for bundle, _ in working.values() for job in bundle], ended)
         finally:
             for _, worker in working.values():
                 worker.process.terminate()
@@ -85,19 +89,38 @@ def run_here(jobs: Sequence[Job], workers: int | None = None) -> Generator[Beat,
                 worker.stop()
 
 
+AT_ONCE = 64
+"""So many agents at most are trained together."""
+
+
+def bundles(jobs: Sequence[Job]) -> list[list[Job]]:
+    """The jobs that one process does together: those for a GPU that differ in their seed alone; all others by themselves."""
+    found: dict[object, list[list[Job]]] = {}
+    for job in jobs:
+        alike = replace(job.config, seed=0, out=None) if job.config.device == "gpu" else job.name
+        found.setdefault(alike, [[]])
+        if len(found[alike][-1]) == AT_ONCE:
+            found[alike].append([])
+        found[alike][-1].append(job)
+    return [bundle for same in found.values() for bundle in same]
+
+
 def begin(job: Job) -> None:
-    """Leave the settings in the run directory, unless it has been begun already."""
+    """Leave the settings in the run directory, unless it has been begun already; why it failed before is forgotten."""
+    (job.directory / FAILURE).unlink(missing_ok=True)
     if not (job.directory / "config.json").exists():
         record_settings(job.directory, job.config)
 
 
 def settle(job: Job, code: int, said: str) -> Failure | None:
-    """Keep why a process failed beside the run; or forget it, now that it did not."""
+    """Keep why a process failed beside the run, unless it has done so itself. Of several runs some may be done."""
     from rpsp.experiments.checkpoints import write_bytes
 
-    if code == 0:
-        (job.directory / FAILURE).unlink(missing_ok=True)
+    own = job.directory / FAILURE
+    if code == 0 or (not own.exists() and done(job)):
         return None
+    if own.exists():
+        return Failure(own.read_text(encoding="utf8").strip(), code if code > 0 else RpspError.exit_code)
     lines = [line for line in said.splitlines() if line.strip()]
     complaints = [line.removeprefix("rpsp: ") for line in lines if line.startswith("rpsp: ")]
     if complaints:
@@ -108,8 +131,16 @@ def settle(job: Job, code: int, said: str) -> Failure | None:
             sentence += " Perhaps memory ran out; try fewer --jobs."
     else:
         sentence = lines[-1] if lines else f"its process ended with code {code}."
-    write_bytes(job.directory / FAILURE, (sentence + "\n").encode())
+    write_bytes(own, (sentence + "\n").encode())
     return Failure(sentence, code if code > 0 else RpspError.exit_code)
+
+
+def done(job: Job) -> bool:
+    """Whether the run has come to its end."""
+    try:
+        return read_json(job.directory / "results.json").get("iterations") == job.config.iterations
+    except (FileFormatError, AttributeError):  # not there, or damaged, which the run itself will say
+        return False
 
 
 def held(directory: Path) -> bool:
@@ -124,9 +155,10 @@ def held(directory: Path) -> bool:
 
 
 class Worker:
-    """A process that goes on with one run: `rpsp resume`, which begins it where there is no checkpoint yet."""
+    """A process that goes on with a run, or with several: `rpsp resume`, which begins those without a checkpoint yet."""
 
-    def __init__(self, job: Job, compiled: str | None = None, core: int | None = None):
+    def __init__(self, jobs: Sequence[Job], compiled: str | None = None, core: int | None = None):
+        job = jobs[0]
         self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
         environment = os.environ | {
             "OMP_NUM_THREADS": "1",
@@ -141,7 +173,13 @@ class Worker:
                 "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
                 "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
             }
-        arguments = ["resume", str(job.directory), "--iterations", str(job.config.iterations), "--quiet"]
+        arguments = [
+            "resume",
+            *(str(job.directory) for job in jobs),
+            "--iterations",
+            str(job.config.iterations),
+            "--quiet",
+        ]
         arguments += plugin_flag(job.config)
         self.process = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, *arguments],

@@ -8,8 +8,8 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Generator, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from rpsp.experiments.config import (
     plugin_flag,
 )
 from rpsp.experiments.methods import MethodSettings
+from rpsp.experiments.pool import FAILURE, Failure
 from rpsp.experiments.runner import Say, free_directory, read_json, record_settings, write_json
 
 Record = dict[str, float | int]
@@ -245,7 +246,7 @@ def start(config: TrainConfig, say: Say, show: Show, factory: Any = None) -> Run
         _claim(directory, resolved)
         if config.seeds > 1:
             return _many(resolved, directory, say)
-        return _run(resolved, directory, make_envs, say, show)
+        return _run([resolved], [directory], make_envs, say, show)[0]
 
 
 def _claim(directory: Path, config: TrainConfig) -> None:
@@ -258,24 +259,48 @@ def _claim(directory: Path, config: TrainConfig) -> None:
         record_settings(directory, config)
 
 
-def resume(directory: Path, say: Say, show: Show, iterations: int | None = None, plugin: str | None = None) -> Run:
-    """Go on from the last good checkpoint; from the beginning if there is none yet."""
+def resume(
+    directories: Sequence[Path], say: Say, show: Show, iterations: int | None = None, plugin: str | None = None
+) -> Run:
+    """Go on from the last good checkpoint; from the beginning if there is none yet. Several runs go on together."""
     import_plugin(plugin)
-    config = read_config(directory)
-    make_envs = environment_maker(config)
-    if make_envs is None:
-        raise UsageError(
-            f"{directory}: was trained on an environment made by a function, which no file can keep; register the "
-            "environment with Gymnasium and train on its id."
-        )
+    configs = [read_config(directory) for directory in directories]
+    config, makers = configs[0], [environment_maker(config) for config in configs]
+    for directory, make_envs in zip(directories, makers, strict=True):
+        if make_envs is None:
+            raise UsageError(
+                f"{directory}: was trained on an environment made by a function, which no file can keep; register the "
+                "environment with Gymnasium and train on its id."
+            )
     if iterations is not None:
         if iterations < 0:
             raise UsageError(f"iterations: {iterations} is not a whole number ≥ 0.")
-        config = dataclasses.replace(config, iterations=iterations)
-    with _departing(config, directory):
-        if config.seeds > 1:
-            return _many(config, directory, say)
-        return _run(config, directory, make_envs, say, show)
+        configs = [dataclasses.replace(config, iterations=iterations) for config in configs]
+    if len(configs) == 1:
+        (config,), (directory,) = configs, directories
+        with _departing(config, directory):
+            if config.seeds > 1:
+                return _many(config, directory, say)
+            assert makers[0] is not None
+            return _run([config], [directory], makers[0], say, show)[0]
+    _check_alike(configs, directories)
+    every_core = environment_maker(dataclasses.replace(configs[0], threads=None))
+    assert every_core is not None
+    done = _run(configs, directories, every_core, say, show)
+    return Run(directories[0].parent, {"runs": [run.results for run in done]})
+
+
+def _check_alike(configs: Sequence[TrainConfig], directories: Sequence[Path]) -> None:
+    """Runs that go on together differ in their seed alone."""
+    first, *others = (dataclasses.replace(config, seed=0, out=None) for config in configs)
+    for directory, other in zip(directories[1:], others, strict=True):
+        if unlike := [n for n in field_names(TrainConfig) if getattr(other, n) != getattr(first, n)]:
+            raise UsageError(
+                f"{', '.join(sorted(unlike))}: {directory} differs in it from {directories[0]}; runs that go on together "
+                "differ in their seed alone. Resume them one by one."
+            )
+        if other.seeds > 1:
+            raise UsageError(f"seeds: {directory} holds {other.seeds} runs; name those instead, as in {directory}/s*.")
 
 
 @contextmanager
@@ -319,60 +344,179 @@ def ingredients(config: TrainConfig) -> tuple[Any, Any]:
     return cooked, amounts
 
 
-def _run(config: TrainConfig, directory: Path, make_envs: Callable[..., Any], say: Say, show: Show) -> Run:
-    """Algorithm 1 into a run directory: metrics first, then the checkpoint, after every iteration."""
+def _run(
+    configs: Sequence[TrainConfig], directories: Sequence[Path], make_envs: Callable[..., Any], say: Say, show: Show
+) -> list[Run]:
+    """Algorithm 1 into run directories, of which there may be several that differ in nothing but the seed.
+
+    Several advance together, and what is shown is their mean. A run that fails takes no other with it.
+    """
     import jax
 
-    from rpsp.experiments.run_directory import RunDirectory
+    from rpsp.experiments.checkpoints import write_bytes
 
     # Acting is a thousand tiny calls an iteration: handing each to another thread costs more than the call. (Of no effect
     # where a user's program has begun to compute already.)
     jax.config.update("jax_cpu_enable_async_dispatch", False)
+    config, failed = configs[0], {}
     assert config.num_envs and config.iterations is not None  # resolved
-    cooked, amounts = ingredients(config)
-    files, results_file = RunDirectory(directory), directory / "results.json"
-    with files.locked(), jax.default_device(_device(config)):
-        files.clean()
-        training, complaints = files.restore(cooked.rule) or (None, [])
-        for complaint in complaints:
-            say(f"skipped a damaged checkpoint: {complaint}")
-        done = 0 if training is None else training.iteration
-        if config.iterations < done:
-            raise UsageError(f"iterations: {done} are done already, more than {config.iterations}.")
-        known = read_json(results_file) if results_file.exists() else {}
-        if training is not None and known.get("iterations") == config.iterations == done:
-            say(f"all {done} iterations in {directory} are done; resume it with more --iterations to go on")
-            return Run(directory, known)
-        say(f"run directory {directory}" if training is None else f"going on from checkpoint {done} in {directory}")
-        if (kept := files.cut_back(-1 if training is None else done)) < done:
-            say(f"{files.metrics_file}: was damaged; the records of {done - kept} iterations are lost")
-        write_json(directory / "config.json", dataclasses.asdict(config))
+    recipe, _ = ingredients(config)
+    with ExitStack() as stack, jax.default_device(_device(config)):
+        each = zip(configs, directories, strict=True)
+        places = [stack.enter_context(_Place(own, directory, recipe.rule, say)) for own, directory in each]
+        waiting = [place for place in places if not place.finished]
 
-        def envs() -> Any:
-            made = make_envs(config.num_envs)
-            spaces = {"observation": made.single_observation_space, "action": made.single_action_space}
-            write_json(directory / "spaces.json", {name: _describe_space(space) for name, space in spaces.items()})
+        rows = config.num_envs
+
+        def envs(count: int) -> Any:
+            made = make_envs(rows * count)
+            for place in waiting:
+                place.keep_spaces(made)
             return made
 
-        pace = Pace(config.iterations, done)
-        started = time.monotonic()
-        steps = _persevering(cooked, envs, amounts, config.iterations, training, say)
-        with _board(config, directory) as board, closing(steps):
-            for state, record in steps:
-                files.append(record)
-                files.save(state)
-                if "iteration" in record:
-                    pace.done, pace.here = state.iteration, pace.here + 1
-                else:
-                    pace.started = time.monotonic()
-                    say(_initialised(record))
-                board(record)
-                show(record, pace)
+        pace = Pace(config.iterations, min((place.done for place in waiting), default=config.iterations))
+        steps = _persevering(recipe, envs, waiting, config.iterations, say)
+        with closing(steps):
+            for found in steps:
+                for place, step in found:
+                    if step.error is None:
+                        place.keep(step.training, step.record)
+                    else:
+                        failed[place.directory] = step.error
+                records = [step.record for _, step in found if step.error is None]
+                if records:
+                    record = mean_record(records)
+                    if "iteration" in record:
+                        pace.done, pace.here = int(record["iteration"]) + 1, pace.here + 1
+                    else:
+                        pace.started = time.monotonic()
+                        say(_initialised(record))
+                    show(record, pace)
                 if PENDING:
                     raise PENDING[0]
-        results = summary(config, directory, files.metrics()) | {"wall_seconds": round(time.monotonic() - started, 1)}
-        write_json(results_file, known | results)
-    return Run(directory, results)
+        done = [place.conclude() for place in places if place.directory not in failed]
+    if len(failed) == len(places) == 1:
+        raise failed[directories[0]]
+    if failed:
+        for directory, error in failed.items():
+            write_bytes(directory / FAILURE, f"{error}\n".encode())
+        raise _some_failed(
+            {str(directory): Failure(str(e), e.exit_code) for directory, e in failed.items()}, len(places)
+        )
+    return done
+
+
+def _some_failed(failed: dict[str, Failure], count: int) -> RpspError:
+    """What is raised when some of several runs failed; the reason of each stays in its directory."""
+    why = "; ".join(f"{Path(name).name}: {failure.sentence}" for name, failure in failed.items())
+    error = RpspError(f"{len(failed)} of {count} runs failed: {why}")
+    error.exit_code = max(failure.code for failure in failed.values())
+    return error
+
+
+class _Place:
+    """A run directory while a process works in it: what is there already, and what is added."""
+
+    def __init__(self, config: TrainConfig, directory: Path, rule: Any, say: Say):
+        from rpsp.experiments.run_directory import RunDirectory
+
+        self.config, self.directory, self.rule, self.say = config, directory, rule, say
+        self.files, self.results_file = RunDirectory(directory), directory / "results.json"
+        self.held = ExitStack()
+        self.unsaved: Any = None
+        self.saving = self.saved = 0.0
+
+    def __enter__(self) -> _Place:
+        """Lock the directory, and read the last good checkpoint; a finished run is left as it is."""
+        with ExitStack() as held:
+            held.enter_context(self.files.locked())
+            self.files.clean()
+            self.training, complaints = self.files.restore(self.rule) or (None, [])
+            for complaint in complaints:
+                self.say(f"skipped a damaged checkpoint: {complaint}")
+            self.done = 0 if self.training is None else self.training.iteration
+            assert self.config.iterations is not None  # resolved
+            if self.config.iterations < self.done:
+                raise UsageError(f"iterations: {self.done} are done already, more than {self.config.iterations}.")
+            self.known = read_json(self.results_file) if self.results_file.exists() else {}
+            self.finished = (
+                self.training is not None and self.known.get("iterations") == self.config.iterations == self.done
+            )
+            self.started = time.monotonic()
+            if self.finished:
+                self.say(
+                    f"all {self.done} iterations in {self.directory} are done; resume it with more --iterations to go on"
+                )
+            else:
+                self._take_up()
+            self.board = held.enter_context(_board(self.config, self.directory))
+            self.held = held.pop_all()
+        return self
+
+    def take(self) -> Any:
+        """The state to go on from; it is not kept here, where it would grow old."""
+        training, self.training = self.training, None
+        return training
+
+    def _take_up(self) -> None:
+        if self.training is None:
+            self.say(f"run directory {self.directory}")
+        else:
+            self.say(f"going on from checkpoint {self.done} in {self.directory}")
+        if (kept := self.files.cut_back(-1 if self.training is None else self.done)) < self.done:
+            self.say(f"{self.files.metrics_file}: was damaged; the records of {self.done - kept} iterations are lost")
+        write_json(self.directory / "config.json", dataclasses.asdict(self.config))
+
+    def __exit__(self, *_: Any) -> None:
+        with self.held:
+            self._save()
+
+    def keep_spaces(self, envs: Any) -> None:
+        """Leave what observations and actions are, so that the agent can be used without its environment."""
+        spaces = {"observation": envs.single_observation_space, "action": envs.single_action_space}
+        write_json(self.directory / "spaces.json", {name: _describe_space(space) for name, space in spaces.items()})
+
+    def keep(self, training: Any, record: Record) -> None:
+        """Metrics first, then the checkpoint, after every iteration.
+
+        Where a checkpoint is large (SAC's holds all that it learns from), not so often that it takes a tenth of the time:
+        a killed process then loses a few seconds' work, an interrupted one nothing.
+        """
+        self.files.append(record)
+        self.board(record)
+        self.unsaved = training
+        last = training.iteration == self.config.iterations
+        if last or self.saving < SLOW or time.monotonic() - self.saved >= 10 * self.saving:
+            self._save()
+
+    def _save(self) -> None:
+        if self.unsaved is not None:
+            began = time.monotonic()
+            self.files.save(self.unsaved)
+            self.unsaved, self.saved = None, time.monotonic()
+            self.saving = self.saved - began
+
+    def conclude(self) -> Run:
+        """Write down what the run came to."""
+        if self.finished:
+            return Run(self.directory, self.known)
+        results = summary(self.config, self.directory, self.files.metrics())
+        results["wall_seconds"] = round(time.monotonic() - self.started, 1)
+        write_json(self.results_file, self.known | results)
+        return Run(self.directory, results)
+
+
+SLOW = 0.2
+"""Seconds. A checkpoint that takes longer to write is not written after every iteration."""
+
+
+def mean_record(records: Sequence[Record]) -> Record:
+    """What runs that advance together have to say: means of what all of them say; of speeds the sum."""
+    first, *others = records
+    if not others:
+        return first
+    mean = {name: sum(r[name] for r in records) / len(records) for name in first if all(name in r for r in others)}
+    return mean | {name: len(records) * value for name, value in mean.items() if name.endswith("_per_second")}
 
 
 TRIES = 3
@@ -380,22 +524,27 @@ TRIES = 3
 
 
 def _persevering(
-    cooked: Any, make_envs: Callable[[], Any], amounts: Any, iterations: int, training: Any, say: Say
-) -> Generator[tuple[Any, Record], None, None]:
+    recipe: Any, make_envs: Callable[[int], Any], places: Sequence[_Place], iterations: int, say: Say
+) -> Generator[list[tuple[_Place, Any]], None, None]:
     """Algorithm 1; where its environments fail they are made anew and the iteration is played again.
 
     Its randomness derives from (seed, iteration): if the failure does not come again, it has left no trace in the numbers.
     """
-    from rpsp.training import train as algorithm
+    from rpsp.experiments.pool import cores
+    from rpsp.together import train_together
 
-    tries = 0
-    while True:
-        envs = None
+    tries, left = 0, {place: place.take() for place in places}
+    while left:
+        going = list(left)
+        amounts = [ingredients(place.config)[1] for place in going]
         try:
-            envs = make_envs()
-            for training, record in algorithm(cooked, envs, amounts, iterations, training):  # noqa: B020 - goes on there
+            for steps in train_together(recipe, make_envs, amounts, iterations, list(left.values()), len(cores())):
                 tries = 0
-                yield training, record
+                for step in steps:
+                    left[going[step.run]] = step.training
+                    if step.error is not None:
+                        del left[going[step.run]]
+                yield [(going[step.run], step) for step in steps]
             return
         except EnvironmentFailure as failure:
             tries += 1
@@ -404,10 +553,6 @@ def _persevering(
                     f"{failure}; it was made anew {TRIES - 1} times, and failed each time"
                 ) from failure
             say(f"{failure}; it is made anew, try {tries + 1} of {TRIES}")
-        finally:
-            with suppress(Exception):  # what is broken may not even close
-                if envs is not None:
-                    envs.close()
 
 
 def summary(config: TrainConfig, directory: Path, metrics: list[Record]) -> dict[str, Any]:
@@ -431,8 +576,8 @@ def summary(config: TrainConfig, directory: Path, metrics: list[Record]) -> dict
 
 
 def _many(config: TrainConfig, directory: Path, say: Say) -> Run:
-    """Several seeds, each in a process of its own, bound to one core, in a directory of its own."""
-    from rpsp.experiments.pool import Failure, Job, cores, run_here
+    """Several seeds, each in a directory of its own: on a GPU together, else each in a process bound to one core."""
+    from rpsp.experiments.pool import Job, cores, run_here
 
     write_json(directory / "config.json", dataclasses.asdict(config))
     jobs = []
@@ -440,7 +585,9 @@ def _many(config: TrainConfig, directory: Path, say: Say) -> Run:
         own = directory / f"s{seed}"
         alone = dataclasses.replace(config, seed=seed, seeds=1, threads=1, out=str(own))
         jobs.append(Job(own.name, own, alone))
-    say(f"run directory {directory}: {config.seeds} seeds on {len(cores())} cores")
+    say(
+        f"run directory {directory}: {config.seeds} seeds on {'the GPU' if config.device == 'gpu' else f'{len(cores())} cores'}"
+    )
     failed: dict[str, Failure] = {}
     with closing(run_here(jobs)) as beats:
         for job, failure in (end for beat in beats for end in beat.ended):
@@ -454,9 +601,7 @@ def _many(config: TrainConfig, directory: Path, say: Say) -> Run:
     content = {"directory": str(directory), "runs": results, "failed": why, "final_return": mean}
     write_json(directory / "results.json", content)
     if failed:
-        error = RpspError(f"{len(failed)} of {config.seeds} seeds failed: {'; '.join(why.values())}")
-        error.exit_code = max(failure.code for failure in failed.values())
-        raise error
+        raise _some_failed(failed, config.seeds)
     return Run(directory, content)
 
 

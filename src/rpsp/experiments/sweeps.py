@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rpsp.errors import FileFormatError, UsageError
+from rpsp.errors import UsageError
 from rpsp.experiments.config import (
     TrainConfig,
     check_names,
@@ -36,7 +36,7 @@ from rpsp.experiments.config import (
     setting_names,
 )
 from rpsp.experiments.methods import METHODS
-from rpsp.experiments.pool import Beat, Failure, Job, cores, run_here
+from rpsp.experiments.pool import Beat, Failure, Job, cores, done, run_here
 from rpsp.experiments.results import flat_settings, method_label, slug, task_label
 from rpsp.experiments.runner import read_json
 
@@ -260,17 +260,13 @@ def standing(job: Job) -> Standing:
     """What the run's files say."""
     from rpsp.experiments.run_directory import RunDirectory
 
-    files, results = RunDirectory(job.directory), job.directory / "results.json"
+    files = RunDirectory(job.directory)
     records, speed = files.metrics(), None
     initial, iterations = ([r for r in records if ("iteration" in r) is later] for later in (False, True))
     if initial and iterations:
         first, typical = _seconds(iterations[0]), statistics.median(map(_seconds, iterations))
         speed = Speed(_seconds(initial[0]) + max(0.0, first - typical), typical)  # the first iteration compiles
-    try:
-        known = read_json(results).get("iterations")
-    except (FileFormatError, AttributeError):  # not there, or damaged, which the run itself will say
-        known = None
-    finished = len(iterations) == job.config.iterations == known
+    finished = len(iterations) == job.config.iterations and done(job)
     last = iterations[-1]["mean_return"] if iterations else None
     return Standing(job, len(iterations), finished, bool(files.numbers()), speed, last)
 

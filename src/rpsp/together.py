@@ -1,0 +1,238 @@
+"""Many agents at once: Algorithm 1 for several runs side by side, their updates one compiled program. (Ours.)
+
+Runs of one recipe whose agents have the same shapes are stacked along a first axis. Their environments are stepped as one
+batch, their policies asked in one call, and what an update rule does to one agent is done to all (`vmap`). Each keeps its
+own seed, data and stopping rule, and its randomness derives from (seed, iteration) as ever: the numbers are those of the
+run alone but for rounding, and a run may go on alone, or together with others, from any iteration.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, nullcontext, suppress
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium.vector import VectorEnv
+
+from rpsp.errors import DivergedError
+from rpsp.rollouts import collect_together
+from rpsp.training import (
+    Recipe,
+    Record,
+    Training,
+    TrainingSettings,
+    Update,
+    advance,
+    begin,
+    concluded,
+    diagnose,
+    packed,
+    part_way,
+    refit_if_due,
+)
+from rpsp.trajectories import Batch
+
+
+class Step(NamedTuple):
+    """What has become of one of the runs."""
+
+    run: int
+    training: Training | None
+    """None where the run cannot go on."""
+    record: Record
+    error: DivergedError | None = None
+    """Why it cannot."""
+
+
+def train_together(
+    recipe: Recipe,
+    make_envs: Callable[[int], VectorEnv],
+    settings: Sequence[TrainingSettings],
+    iterations: int,
+    trainings: Sequence[Training | None],
+    threads: int = 1,
+) -> Iterator[list[Step]]:
+    """`training.train` of several runs whose settings differ in nothing but the seed; those that are behind go first.
+
+    `make_envs(n)` makes environments for n of them. A run without a `training` to go on from begins, `threads` of them at
+    a time. A run that diverges is left out from then on.
+    """
+    made: dict[int, VectorEnv] = {}
+
+    def envs_for(count: int) -> VectorEnv:
+        if count not in made:
+            made[count] = make_envs(count)
+        return made[count]
+
+    now: dict[int, Training] = {i: training for i, training in enumerate(trainings) if training is not None}
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            if new := [i for i, training in enumerate(trainings) if training is None]:
+                envs = envs_for(1) if len(new) == 1 else None
+                steps = _side_by_side(pool, lambda i: _begin(recipe, envs, make_envs, i, settings[i]), new)
+                now |= {step.run: step.training for step in steps if step.training is not None}
+                yield steps
+            while unfinished := [i for i, training in now.items() if training.iteration < iterations]:
+                behind = min(now[i].iteration for i in unfinished)
+                at_once = _alike({i: now[i] for i in unfinished if now[i].iteration == behind})
+                steps = _advance(recipe, envs_for, settings, now, at_once, pool)
+                for step in steps:
+                    now.pop(step.run)
+                    if step.training is not None:
+                        now[step.run] = step.training
+                yield steps
+    finally:
+        for envs in made.values():
+            with suppress(Exception):  # what is broken may not even close
+                envs.close()
+
+
+def _begin(
+    recipe: Recipe,
+    envs: VectorEnv | None,
+    make_envs: Callable[[int], VectorEnv],
+    run: int,
+    settings: TrainingSettings,
+) -> Step:
+    """Begin a run, in these environments or in some of its own."""
+    with nullcontext(envs) if envs is not None else closing(make_envs(1)) as envs:
+        try:
+            return Step(run, *begin(recipe, envs, settings))
+        except DivergedError as error:
+            return Step(run, None, {}, error)
+
+
+def _alike(trainings: dict[int, Training]) -> list[int]:
+    """The first of some runs, and those that can advance together with it: their parameters have the same shapes."""
+
+    def shapes(training: Training) -> Hashable:
+        leaves, structure = jax.tree.flatten((training.agent, training.memory))
+        return structure, tuple((x.shape, x.dtype) if eqx.is_array(x) else x for x in leaves)
+
+    found: dict[Hashable, list[int]] = defaultdict(list)
+    for i, training in sorted(trainings.items()):
+        found[shapes(training)].append(i)
+    return next(iter(found.values()))
+
+
+def _side_by_side(pool: ThreadPoolExecutor, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    """`function` of each item; of several in threads, on the device that this one computes on."""
+    items = list(items)
+    if len(items) == 1:  # which can then be interrupted
+        return [function(items[0])]
+    device = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
+
+    def there(item: Any) -> Any:
+        with jax.default_device(device):
+            return function(item)
+
+    return list(pool.map(there, items))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One iteration
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _advance(
+    recipe: Recipe,
+    envs_for: Callable[[int], VectorEnv],
+    settings: Sequence[TrainingSettings],
+    trainings: dict[int, Training],
+    runs: list[int],
+    pool: ThreadPoolExecutor,
+) -> list[Step]:
+    """One iteration of some runs of one shape. Where it diverges, they take it one by one, to tell which of them it was."""
+    envs = envs_for(len(runs))
+    try:
+        if len(runs) == 1:
+            return [Step(runs[0], *advance(recipe, envs, settings[runs[0]], trainings[runs[0]]))]
+        own = [settings[i] for i in runs]
+        found = advance_together(recipe, envs, own, [trainings[i] for i in runs], pool)
+        return [Step(i, *after) for i, after in zip(runs, found, strict=True)]
+    except DivergedError as error:
+        if len(runs) == 1:
+            return [Step(runs[0], None, {}, error)]
+        return [_advance(recipe, envs_for, settings, trainings, [i], pool)[0] for i in runs]
+
+
+def advance_together(
+    recipe: Recipe,
+    envs: VectorEnv,
+    settings: Sequence[TrainingSettings],
+    trainings: Sequence[Training],
+    pool: ThreadPoolExecutor,
+) -> list[tuple[Training, Record]]:
+    """`training.advance` of several runs of one shape, `envs` having an equal number of rows for each.
+
+    The times in a record are those of all of them together.
+    """
+    started = time.perf_counter()
+    before = _side_by_side(pool, lambda pair: refit_if_due(recipe, *pair), zip(settings, trainings, strict=True))
+    fitted = time.perf_counter()
+    agents, memories = stack([(each.agent, each.memory) for each in before])
+    collected = collect_together(
+        agents,
+        envs,
+        scalings=[training.scaling for training in trainings],
+        samples=settings[0].samples,
+        seeds=[own.seed for own in settings],
+        iteration=trainings[0].iteration,
+    )
+    acted = time.perf_counter()
+    rows = max(training.rows for training in trainings)
+    for each in collected:  # until there is room for the batch of each
+        rows = packed(each, envs, rows).shape[0]
+    batches = [packed(each, envs, rows) for each in collected]
+    fractions = jnp.asarray([0.5**training.halvings for training in trainings])
+    learn = _learning(recipe.rule.step, recipe.rule.moves_filter(before[0].agent))
+    found = unstack(learn(agents, memories, _stack_batches(batches), fractions), len(before))
+    times = started, fitted, acted
+    return [
+        concluded(recipe, own, training, prior, each, Update(batch, *after), times)
+        for own, training, prior, each, batch, after in zip(
+            settings, trainings, before, collected, batches, found, strict=True
+        )
+    ]
+
+
+@lru_cache(maxsize=8)
+def _learning(step: Callable[..., Any], moved: bool) -> Callable[..., Any]:
+    """The compiled update of all agents: parameters, memories, batches, and what fraction of its step each goes."""
+
+    def one(agent: Any, memory: Any, batch: Batch, fraction: Any) -> tuple[Any, Any, dict[str, Any]]:
+        new, memory, diagnostics = step(agent, memory, batch)
+        new = part_way(new, agent, fraction)
+        return new, memory, diagnose(agent, new, batch, moved) | diagnostics
+
+    return eqx.filter_jit(eqx.filter_vmap(one))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Stacks
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@eqx.filter_jit
+def stack(trees: Sequence[Any]) -> Any:
+    """Trees of one shape as one tree, whose arrays have a first axis more; what is no array is the first tree's."""
+    return jax.tree.map(lambda first, *others: jnp.stack([first, *others]) if eqx.is_array(first) else first, *trees)
+
+
+@eqx.filter_jit
+def unstack(tree: Any, count: int) -> list[Any]:
+    """The trees that were stacked."""
+    arrays, others = eqx.partition(tree, eqx.is_array)
+    return [eqx.combine(jax.tree.map(lambda x, i=i: x[i], arrays), others) for i in range(count)]
+
+
+def _stack_batches(batches: Sequence[Batch]) -> Batch:
+    return jax.tree.map(lambda *x: np.stack(x), *batches)
