@@ -153,6 +153,11 @@ class Outcome:
     p: float = np.nan
     p_holm: float = np.nan
 
+    @property
+    def enough(self) -> bool:
+        """Whether there are as many runs as it takes."""
+        return min(map(len, self.values)) >= FEWEST
+
 
 @dataclass(frozen=True)
 class Judged:

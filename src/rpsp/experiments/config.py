@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import importlib
 import sys
 import tomllib
@@ -448,7 +449,8 @@ def check_values(config: TrainConfig) -> None:
                 _checked(name, getattr(part, name), hint)
 
 
-def _hints(cls: type) -> dict[str, Any]:
+@functools.cache
+def _hints(cls: type) -> Mapping[str, Any]:
     return {name: hint for name, hint in typing.get_type_hints(cls).items() if name in field_names(cls)}
 
 

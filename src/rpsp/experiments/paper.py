@@ -8,6 +8,7 @@ first candidate of each is run.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -295,9 +296,10 @@ def far_enough(results: Sequence[Result], scale: float = 1.0) -> list[Result]:
     return [result for result in results if not unusable(result) and enough(result)]
 
 
-def labels_of(name: str) -> list[str]:
+@functools.cache
+def labels_of(name: str) -> tuple[str, ...]:
     """The labels of what may stand for a curve of CURVES or PEERS; any other is a label itself."""
-    return [label_of(entry) for entry in CURVES[name]] if name in CURVES else [PEERS.get(name, name)]
+    return tuple(map(label_of, CURVES[name])) if name in CURVES else (PEERS.get(name, name),)
 
 
 class Found:

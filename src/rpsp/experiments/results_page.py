@@ -226,11 +226,11 @@ def _selects(found: Found) -> bool:
 
 
 def _said(judged: claims.Judged) -> str:
-    """The verdict; in parentheses what the tests of a claim say, where they are not of one mind."""
-    counts = Counter(outcome.verdict for outcome in judged.outcomes)
+    """The verdict; in parentheses what its tests say, where they are not of one mind, and how many cannot be made yet."""
     words = {"holds": "hold", "undecided": "undecided", "does not hold": "do not"}
-    parts = ", ".join(f"{counts[verdict]} {words[verdict]}" for verdict in claims.VERDICTS if counts[verdict])
-    return f"**{judged.verdict}**" + (f" ({parts})" if len(counts) > 1 else "")
+    told = Counter(words[o.verdict] if o.enough else "without runs enough" for o in judged.outcomes)
+    parts = ", ".join(f"{count} {word}" for word, count in told.items())
+    return f"**{judged.verdict}**" + (f" ({parts})" if {*told} - {words[judged.verdict]} else "")
 
 
 def _count(judged: Sequence[claims.Judged]) -> str:
@@ -295,15 +295,17 @@ def _glance(found: Found, figures: dict[str, Callable[[], Figure]]) -> tuple[str
         f"{task.removesuffix('-v5')}: " + ", ".join(f"`{c.label}` ({len(c.runs)})" for c in curves.values())
         for task, curves in tasks.items()
     )
-    text = _paragraph(
-        "The best RPSP (the paper's) and RPSI (ours), finite memory, GRU and sb3-contrib's RecurrentPPO, positions only; "
-        f"bands are standard errors. Shown are, with their seeds: {shown}."
-    )
+    text = "The best RPSP (the paper's) and RPSI (ours), finite memory, GRU and sb3-contrib's RecurrentPPO, positions only; "
+    counts = [len(curve.runs) for curves in tasks.values() for curve in curves.values()]
+    seeds = f"{min(counts)} seeds" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)} seeds"
+    text += f"bands are standard errors over {seeds}."
     picture = "![Mean return over environment steps on the four tasks](figures/glance.png)"
     whole = all(len(tasks.get(task, ())) == len(GLANCE) for task in FIRST)
-    link = "[All results, and what they say of the paper]({docs}/results.md).\n"
-    readme = f"{picture.replace('(figures', '({docs}/figures')}\n\n{text}{link}"
-    return f"## The four tasks at a glance\n\n{picture}\n\n{text}", readme if whole else ""
+    readme = f"{picture.replace('(figures', '({docs}/figures')}\n\n{_paragraph(text)}"
+    page = (
+        f"## The four tasks at a glance\n\n{picture}\n\n{_paragraph(f'{text} Shown are, with their seeds: {shown}.')}"
+    )
+    return page, readme if whole else ""
 
 
 def _table_h(found: Found) -> str:
