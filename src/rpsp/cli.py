@@ -303,6 +303,8 @@ def paper_command(config: configs.PaperConfig) -> None:
     from rpsp.experiments.results import read_results, write_result
 
     out, listed = Path(config.out), config.list or (not config.figures and config.page is None)
+    if config.readme is not None and config.page is None:
+        raise UsageError(f"readme: {config.readme!r} shows a part of --page; give that too.")
     names = list(paper.EXPERIMENTS) if listed else paper.find(config.figures)
     plans = [paper.plan(name, config.seeds, config.scale, config.select) for name in names]
     if listed:
