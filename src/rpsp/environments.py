@@ -478,6 +478,18 @@ class DisturbedBatch(VectorWrapper):
         return delivered, rewards, terminated, truncated, infos
 
 
+def sensors(envs: VectorEnv) -> tuple[Sequence[int] | None, int]:
+    """Which coordinates of the environment's own observation are delivered (None for all), and how many steps late."""
+    indices, late = None, 0
+    while isinstance(envs, VectorWrapper):
+        if isinstance(envs, DisturbedBatch):
+            disturbance = envs._disturbance
+            indices = disturbance._indices if isinstance(disturbance, Selection) else indices
+            late += disturbance._steps if isinstance(disturbance, Latency) else 0
+        envs = envs.env
+    return indices, late
+
+
 class Autoreset(VectorWrapper):
     """Gymnasium's autoreset modes for a vector environment without one, in which finished rows wait.
 

@@ -166,15 +166,70 @@ def test_what_cannot_be_watched(monkeypatch):
         video.play(agent)
 
 
-def test_command(tmp_path):
-    """In a process of its own, for how to render is decided when mujoco is imported."""
-    environment = os.environ | {"MUJOCO_GL": "egl"}
+def test_ghosts_of_what_is_not_known_to_be_a_position():
+    agent = make_agent()
+    assert agent.make_envs is not None
+    assert video.Ghost.of(agent.make_envs(1)) is None and video.play(agent, steps=2).caption == ""
+    for id, observe, columns, joints in (
+        ("InvertedPendulum-v5", "positions", [0, 1], [0, 1]),
+        ("Hopper-v5", [7, 2, 0], [1, 2], [3, 1]),  # a speed among them; the root's x is no observation
+        ("Swimmer-v5", "all", [0, 1, 2], [2, 3, 4]),
+    ):
+        ghost = video.Ghost.of(rpsp.make(id, observe=observe, render_mode="rgb_array", obs_latency=2))
+        assert ghost is not None and (ghost.columns, ghost.joints, ghost.ahead) == (columns, joints, 12)
+        assert ("does not see" in ghost.caption) == (id != "InvertedPendulum-v5")
+    assert video.Ghost.of(rpsp.make("Hopper-v5", observe=[7], render_mode="rgb_array")) is None
+    assert video.Ghost.of(rpsp.make("InvertedDoublePendulum-v5", render_mode="rgb_array")) is None
+
+
+GHOST = """
+import numpy as np
+import rpsp
+from rpsp.experiments import video
+
+envs = rpsp.make("InvertedPendulum-v5", observe="positions", obs_latency=2, render_mode="rgb_array")
+ghost, scenes, moments, seen = video.Ghost.of(envs), [], [], [envs.reset(seed=0)[0][0]]
+for step in range(20):
+    scenes.append(video._rendered(envs))
+    moments.append(ghost.present())
+    seen.append(envs.step(np.full((1, 1), 0.05))[0][0])
+future = np.array(seen[1 : 1 + video.HORIZON])  # what a perfect belief expects, at step 0, of the observations after it
+drawn = ghost.over(scenes[0], moments[0], future)
+nobody = ghost._drawn(0.0)
+
+
+def outline(picture):
+    return (np.abs(picture.astype(int) - nobody) > 8).any(axis=2)
+
+
+there, elsewhere = outline(scenes[video.AHEAD]), outline(scenes[0])
+changed = (drawn != scenes[0]).any(axis=2)
+print((changed & there).sum() / (changed | there).sum(), (elsewhere & there).sum() / (elsewhere | there).sum())
+future[:] = np.nan
+print(np.array_equal(ghost.over(scenes[0], moments[0], future), scenes[0]))
+"""
+
+
+@pytest.fixture
+def headless():
+    """For a process of its own: how to render is decided when mujoco is imported."""
     if not doctor.rendering().startswith("works"):
         pytest.skip("nothing can be rendered here: apt-get install libegl1")
+    return os.environ | {"MUJOCO_GL": "egl"}
+
+
+def test_the_ghost_of_a_perfect_belief_is_where_the_robot_will_be(headless):
+    done = subprocess.run([sys.executable, "-c", GHOST], env=headless, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    overlap, overlap_of_the_present, untouched = done.stdout.split()
+    assert float(overlap) > 0.97 and float(overlap_of_the_present) < 0.8 and untouched == "True"
+
+
+def test_command(tmp_path, headless):
     out = tmp_path / "run"
     rpsp.train("InvertedPendulum-v5", "fm2", iterations=1, samples=200, exploration_episodes=5, out=out, verbose=False)
     command = [sys.executable, "-m", "rpsp.cli", "watch", str(out), "--format", "gif", "--steps", "6", "--json"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=headless, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout.splitlines()[-1])
     assert results["video"] == str(out / "video" / "000001-seed0.gif") and results["video"] in done.stdout

@@ -1,4 +1,7 @@
-"""An episode as a video: the rendered scene, and beside it what the belief expects to observe next."""
+"""An episode as a video: the scene with a ghost of what the belief expects, and beside it the forecasts as plots."""
+
+# MuJoCo's compiled modules come without type stubs.
+# pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
@@ -17,9 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from PIL import Image
+from matplotlib.font_manager import findfont
+from PIL import Image, ImageDraw, ImageFont
 
+from rpsp.environments import sensors
 from rpsp.errors import EnvironmentFailure, StorageError, UsageError
 from rpsp.experiments.agents import EVALUATING, TrainedAgent, load
 from rpsp.experiments.figures import CYCLE
@@ -35,6 +41,8 @@ HEIGHT, SCENE, PLOTS = 576, 576, 704
 """Pixels; multiples of 16, as encoders want them."""
 PAST, HORIZON = 40, 15
 """Steps shown before and after the present."""
+AHEAD = 10
+"""Steps from the present to the ghost."""
 MOST_FRAMES = 300
 MOST_PLOTS = 6
 
@@ -89,7 +97,9 @@ class Watched:
     shown: range
     """The steps that become frames."""
     scenes: list[Picture] | None
-    """The environment at these steps; None if it cannot be rendered."""
+    """The environment at these steps, with the ghost where there is one; None if it cannot be rendered."""
+    caption: str
+    """What the ghost is; empty where there is none."""
     limits: Float[np.ndarray, "obs 2"]
     """The range of values that is drawn of every coordinate."""
     names: list[str]
@@ -103,11 +113,12 @@ def play(agent: TrainedAgent, seed: int = 0, steps: int = 500) -> Watched:
     numbers = np.random.SeedSequence(seed, spawn_key=(ACTING, EVALUATING, 1, 0)).generate_state(1)
     readings, states, rewards, scenes = [], [], [], []
     state, every, ended = None, 1, False
+    ghost = Ghost.of(envs) if renders else None
     try:
         reading, _ = envs.reset(seed=[int(numbers[0])])
         while not ended and len(rewards) < steps:
             if renders and len(rewards) % every == 0:
-                scenes.append(_rendered(envs))
+                scenes.append((_rendered(envs), None if ghost is None else ghost.present()))
             readings.append(reading)
             action, state = agent.predict(reading, state, episode_start=state is None)
             states.append(state)
@@ -116,6 +127,12 @@ def play(agent: TrainedAgent, seed: int = 0, steps: int = 500) -> Watched:
             rewards.append(float(reward[0]))
             if len(rewards) > every * MOST_FRAMES:  # of long episodes, every second frame, then every fourth, …
                 every, scenes = 2 * every, scenes[::2]
+        shown = range(0, len(rewards), every)
+        forecasts = agent.scaling.decode(_forecasts(agent, states))
+        if ghost is not None:
+            scenes = [ghost.over(*scene, forecasts[step]) for scene, step in zip(scenes, shown, strict=True)]
+        else:
+            scenes = [picture for picture, _ in scenes]
     finally:
         envs.close()
     observations = np.concatenate([*readings, reading]).astype(np.float64) - agent.first
@@ -129,10 +146,11 @@ def play(agent: TrainedAgent, seed: int = 0, steps: int = 500) -> Watched:
     real_time = float(envs.metadata.get("render_fps") or 30) / every
     return Watched(
         observations=observations,
-        forecasts=agent.scaling.decode(_forecasts(agent, states)),
+        forecasts=forecasts,
         rewards=np.array(rewards),
-        shown=range(0, len(rewards), every),
+        shown=shown,
         scenes=scenes if renders else None,
+        caption="" if ghost is None else ghost.caption,
         limits=np.stack([low - margin, high + margin], axis=1),
         names=[f"{word} {i + agent.first}" for i in range(observations.shape[1])],
         frames_per_second=min(30.0, max(5.0, real_time)),
@@ -150,7 +168,18 @@ def _environment(agent: TrainedAgent) -> tuple[Any, bool]:
     if "rgb_array" not in (envs.metadata.get("render_modes") or ()):
         return envs, False
     envs.close()
-    return agent.make_envs(1, render_mode="rgb_array"), True
+    envs = agent.make_envs(1, render_mode="rgb_array")
+    _follow(envs.unwrapped.envs[0].unwrapped)
+    return envs, True
+
+
+def _follow(env: Any) -> None:
+    """Let the camera go with the robot where there is one that can: Gymnasium's own stands still, and runners leave it."""
+    if (renderer := getattr(env, "mujoco_renderer", None)) is not None:
+        import mujoco
+
+        camera = mujoco.mj_name2id(env.model, mujoco.mjtObj.mjOBJ_CAMERA, "track")
+        renderer.camera_id = None if camera < 0 else camera
 
 
 def _rendered(envs: Any) -> Picture:
@@ -158,6 +187,71 @@ def _rendered(envs: Any) -> Picture:
         return np.asarray(envs.render()[0], np.uint8)[..., :3]
     except Exception as error:  # of OpenGL, of its loader, of a missing package: every back end has its own
         raise _unrendered("the environment" if envs.spec is None else envs.spec.id, error) from error
+
+
+class Ghost:
+    """The robot as the belief expects it to be in a while, drawn translucently over the scene of the present.
+
+    Of MuJoCo's environments whose observations begin with positions, some of which the agent sees. It is rendered once the
+    episode is over, by the simulation that has played it.
+    """
+
+    def __init__(self, envs: Any, env: Any, places: list[tuple[int, int]], late: int):
+        self.envs, self.model, self.data, self.ahead = envs, env.model, env.data, AHEAD + late
+        self.columns, self.joints = (list(numbers) for numbers in zip(*places, strict=True))
+        self.unseen = [joint for joint in range(self.model.nq) if joint not in self.joints]
+        self.glides = self.model.nq == self.model.nv  # else positions have no speeds of their own (quaternions)
+        self.seconds = AHEAD * env.dt
+        self.body = self.model.geom_bodyid > 0
+        self.caption = f"blue: where the belief expects it {self.seconds:.2g} s from now"
+        if self.unseen:
+            self.caption += "\n(positions that it does not see " + ("go on as they move)" if self.glides else "stay)")
+
+    @staticmethod
+    def of(envs: Any) -> Ghost | None:
+        """The ghost of these environments; None where their observations do not tell where the robot is."""
+        env = envs.unwrapped.envs[0].unwrapped
+        structure = getattr(env, "observation_structure", None) or {}
+        skipped, seen = structure.get("skipped_qpos", 0), structure.get("qpos", 0)
+        if not hasattr(env, "model") or skipped + seen != env.model.nq:
+            return None
+        indices, late = sensors(envs)
+        indices = range(seen) if indices is None else indices
+        places = [(column, skipped + index) for column, index in enumerate(indices) if index < seen]
+        return Ghost(envs, env, places, late) if places and AHEAD + late <= HORIZON else None
+
+    def present(self) -> dict[str, np.ndarray]:
+        """Where the robot is, how it moves, and where it is looked at from."""
+        return {name: getattr(self.data, name).copy() for name in ("qpos", "qvel", *self.LOOKS)}
+
+    LOOKS = "cam_xpos", "cam_xmat", "light_xpos", "light_xdir"
+
+    def over(
+        self, scene: Picture, present: dict[str, np.ndarray], forecast: Float[np.ndarray, "horizon obs"]
+    ) -> Picture:
+        """A scene of the past, and over it the ghost of what was then expected; without it if that was not finite."""
+        import mujoco
+
+        expected = present["qpos"].copy()
+        if self.glides:
+            expected[self.unseen] += self.seconds * present["qvel"][self.unseen]
+        expected[self.joints] = forecast[self.ahead - 1, self.columns]
+        if not np.isfinite(expected).all():
+            return scene
+        self.data.qpos[:] = expected
+        mujoco.mj_forward(self.model, self.data)
+        for name in self.LOOKS:  # the camera follows the robot; the ghost is seen from where the robot was
+            getattr(self.data, name)[:] = present[name]
+        self.model.geom_matid[self.body] = -1
+        self.model.geom_rgba[self.body, :3] = 0.4 * np.array(to_rgb(CYCLE[0])) + 0.6
+        ghost, nobody = (self._drawn(opacity).astype(float) for opacity in (1.0, 0.0))
+        is_ghost, is_robot = ((np.abs(one - nobody) > 8).any(axis=2, keepdims=True) for one in (ghost, scene))
+        opacity = np.where(is_robot, 0.2, 0.7) * is_ghost
+        return ((1 - opacity) * scene + opacity * ghost).astype(np.uint8)
+
+    def _drawn(self, opacity: float) -> Picture:
+        self.model.geom_rgba[self.body, 3] = opacity
+        return _rendered(self.envs)
 
 
 def _unrendered(name: str, error: Exception) -> EnvironmentFailure:
@@ -202,7 +296,9 @@ def pictures(episode: Watched, title: str = "") -> Iterator[Picture]:
     plots = Plots(episode, title)
     for i, step in enumerate(episode.shown):
         drawn = plots.at(step)
-        yield drawn if episode.scenes is None else np.concatenate([_fitted(episode.scenes[i]), drawn], axis=1)
+        if episode.scenes is not None:
+            drawn = np.concatenate([_fitted(episode.scenes[i], episode.caption), drawn], axis=1)
+        yield drawn
 
 
 class Plots:
@@ -290,12 +386,15 @@ class Plots:
         return np.asarray(self.canvas.buffer_rgba())[..., :3].copy()
 
 
-def _fitted(scene: Picture) -> Picture:
-    """A scene as large as its place, on white."""
+def _fitted(scene: Picture, caption: str = "") -> Picture:
+    """A scene as large as its place, on white, with words above."""
     factor = min(SCENE / scene.shape[1], HEIGHT / scene.shape[0])
     size = round(scene.shape[1] * factor), round(scene.shape[0] * factor)
     place = Image.new("RGB", (SCENE, HEIGHT), "white")
     place.paste(Image.fromarray(scene).resize(size), ((SCENE - size[0]) // 2, (HEIGHT - size[1]) // 2))
+    if caption:
+        font = ImageFont.truetype(findfont("DejaVu Sans"), 20)  # a gif is half as large
+        ImageDraw.Draw(place).text((14, 10), caption, "white", font, stroke_width=2, stroke_fill="black")
     return np.asarray(place)
 
 
