@@ -128,6 +128,16 @@ def test_what_is_finished_is_drawn_and_the_best_candidate_selected(tmp_path: Pat
     assert "<svg" in svg
 
 
+def test_a_peer_is_drawn_beside_ours_whatever_its_length(tmp_path: Path, capsys: Any) -> None:
+    results_of(paper.plan("a", 1, scale=0.05), tmp_path / "results", np.random.default_rng(0), "fm2")
+    write_result(made_up_result("InvertedPendulum-v5", "recurrent-ppo", 0, np.ones(7)), tmp_path / "results")
+    flags = ["--seeds", "1", "--scale", "0.05", "--draw", "--results", str(tmp_path / "results"), "--json"]
+    main(["paper", "ours", *flags, "--out", str(tmp_path / "out")])
+    shown = json.loads(capsys.readouterr().out.splitlines()[-1])["experiments"]["ours"]
+    assert "RecurrentPPO" in Path(shown["figures"][0]).with_suffix(".svg").read_text()
+    assert {row["iterations"] for row in shown["rows"]} == {10} and len(shown["rows"]) == 4
+
+
 def test_a_shorter_run_does_not_count_and_a_longer_one_is_cut(tmp_path: Path) -> None:
     from rpsp.experiments.results import read_results
 

@@ -100,7 +100,7 @@ PAPER = (
     Claim("section 7", "RPSP-Alt gets there faster", _duels(EVERY, "RPSP-Alt", "RPSP-VRPG")),
     Claim("section 6, appendix", "joint optimisation learns faster with observations beside the state",
           _duels(EVERY, "rpsp-vrpg+obs", "rpsp-vrpg")),
-    Claim("section 6, appendix", "alternating optimisation does as well",
+    Claim("section 6, appendix", "alternating optimisation learns faster with them, too",
           _duels(EVERY, "rpsp-alt+obs", "rpsp-alt")),
     Claim("section 7, figure (e)", "initialisation by two-stage regression helps: a random filter is worse",
           _duels([HOPPER], "rpsp-alt", "random-psr")),

@@ -251,7 +251,8 @@ def draw(plan: Plan, found: Comparison, beside: Sequence[Result], directory: Pat
     if plan.scale < 1:
         note += f"; scale {plan.scale:g}: that fraction of the paper's iterations"
     title = f"{plan.name}: {plan.experiment.about}"
-    drawn = {plan.name: figures.learning_curves([*found.results, *beside], title, note)}
+    names = {label: name for name, label in PEERS.items()}
+    drawn = {plan.name: figures.learning_curves([*found.results, *beside], title, note, names)}
     drawn[f"{plan.name}_auc"] = figures.bars(found.rows, "auc", title, note)
     return [figures.save(figure, directory, name) for name, figure in drawn.items()]
 

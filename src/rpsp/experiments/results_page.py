@@ -137,10 +137,14 @@ def _plural(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' * (count != 1)}"
 
 
-def _pm(values: np.ndarray) -> str:
-    """Mean and standard error."""
-    mean, error = map(float, statistics.mean_and_error(values))
-    return f"{number(mean)} ± {number(error)}" if np.isfinite(error) else number(mean)
+def _pm(mean: Any, error: Any) -> str:
+    """A mean and its standard error, not to be broken."""
+    return number(float(mean)) + (f"\u00a0±\u00a0{number(float(error))}" if np.isfinite(error) else "")
+
+
+def _seeds(values: np.ndarray) -> str:
+    """The mean of runs, its standard error, and their number."""
+    return f"{_pm(*statistics.mean_and_error(values))}\u00a0({len(values)})"
 
 
 def _p(value: float) -> str:
@@ -229,7 +233,7 @@ def _said(judged: claims.Judged) -> str:
     """The verdict; in parentheses what its tests say, where they are not of one mind, and how many cannot be made yet."""
     words = {"holds": "hold", "undecided": "undecided", "does not hold": "do not"}
     told = Counter(words[o.verdict] if o.enough else "without runs enough" for o in judged.outcomes)
-    parts = ", ".join(f"{count} {word}" for word, count in told.items())
+    parts = ", ".join(f"{told[word]} {word}" for word in (*words.values(), "without runs enough") if told[word])
     return f"**{judged.verdict}**" + (f" ({parts})" if {*told} - {words[judged.verdict]} else "")
 
 
@@ -240,7 +244,10 @@ def _count(judged: Sequence[claims.Judged]) -> str:
 
 def _evidence(judged: Sequence[claims.Judged]) -> str:
     """Every test of every claim."""
-    parts = ["## The evidence\n", "Differences and their plain 95 % intervals are in percent of the rival's value.\n"]
+    parts = [
+        "## The evidence\n",
+        "Means ± standard errors (seeds); differences, and their plain 95 % intervals, in percent of the rival's value.\n",
+    ]
     for each in judged:
         text = each.claim.text
         parts.append(f"**{text[0].upper()}{text[1:]}** ({each.claim.where}): {each.verdict}.\n")
@@ -254,7 +261,7 @@ def _outcome(outcome: claims.Outcome) -> str:
     if absent := [name for name, curve in zip(names, sides, strict=True) if curve is None]:
         return f"{duel.task}: there is no finished run of {' nor of '.join(absent)}."
     told = [
-        f"{_code(curve.name, curve.label)} {_pm(values) if len(values) else '–'} ({_plural(len(values), 'seed')})"
+        f"{_code(curve.name, curve.label)} {_seeds(values) if len(values) else '– (0)'}"
         for curve, values in zip(sides, outcome.values, strict=True)
         if curve is not None
     ]
@@ -322,7 +329,7 @@ def _table_h(found: Found) -> str:
             areas = [_areas(curve, length) if curve else None for curve in curves]
             means = [-np.inf if area is None else float(area.mean()) for area in areas]
             best = {max(means[: len(RIVALS)]), max(means)}
-            head.append(f"{task.removesuffix('-v5')}, {length} iterations")
+            head.append(f"{task.removesuffix('-v5')}, {length}")
             texts = [_area_text(curve, area) for curve, area in zip(curves, areas, strict=True)]
             cells.append([f"**{text}**" if text and m in best else text for text, m in zip(texts, means, strict=True)])
         rows = zip((*RIVALS, *BEYOND), *cells, strict=True)
@@ -330,20 +337,21 @@ def _table_h(found: Found) -> str:
     if not parts:
         return ""
     intro = _paragraph(
-        "Area under curve ± standard error (seeds). Bold: the best of the paper's four curves, which come first, and the "
-        "best of all. Policies have 16 hidden units, those of RPSI-PPO two layers of 64."
+        "Area under curve over so many iterations, in thousands, ± standard error (seeds). Bold: the best of the paper's "
+        "four curves, which come first, and the best of all. Policies have 16 hidden units, those of RPSI-PPO twice 64."
     )
     return "\n".join(["## h: the table\n", intro, *filter(None, parts)])
 
 
 def _areas(curve: Curve, length: int) -> np.ndarray:
-    return metric_values([run.cut(length) for run in curve.runs], "auc")
+    """In thousands."""
+    return metric_values([run.cut(length) for run in curve.runs], "auc") / 1000
 
 
 def _area_text(curve: Curve | None, areas: np.ndarray | None) -> str:
     if curve is None or areas is None:
         return ""
-    return f"{_pm(areas)} ({len(areas)})" + (f" `{curve.label}`, of {curve.candidates}" if curve.candidates > 1 else "")
+    return _seeds(areas) + (f" `{curve.label}`, of {curve.candidates}" if curve.candidates > 1 else "")
 
 
 def _from_several(curves: Iterable[Curve | None]) -> bool:
@@ -364,7 +372,7 @@ def _peers(found: Found) -> str:
             name: np.array([statistics.return_at(steps, run.steps, run.returns) for run in curve.runs])
             for name, curve in curves.items()
         }
-        cells = [f"{_pm(values[name])} ({len(values[name])})" if name in values else "" for name in (*PEERS, *names)]
+        cells = [_seeds(values[name]) if name in values else "" for name in (*PEERS, *names)]
         rows.append([task.removesuffix("-v5"), f"{steps:,.0f}", *cells])
     if not rows:
         return ""
@@ -431,33 +439,38 @@ def _absent(experiment: Experiment, curves: Sequence[Curve]) -> str:
 
 
 def _rows(curves: Sequence[Curve]) -> str:
-    """A line a curve, tested against the best of its task; the peers, of other iterations, are not among them."""
-    chosen = {(curve.runs[0].task, curve.label): curve for curve in curves if curve.name not in PEERS}
-    lines, before = [], ""
-    for row in compare([run for curve in chosen.values() for run in curve.runs]).rows:
-        curve = chosen[row.task, row.method]
-        several = f", of {curve.candidates}" if curve.candidates > 1 else ""
-        task = "" if row.task == before else f"{row.task}, {_plural(row.iterations, 'iteration')}"
-        lines.append([task, _code(curve.name, curve.label) + several, *_numbers(row, curve), _p(row.p_holm)])
-        before = row.task
-    return table(["compared over", "", *NUMBERS, "p to the best, Holm"], lines, 2)
+    """A table a task, a line a curve, tested against the best; the peers, of other iterations, are not among them."""
+    parts = []
+    for task in dict.fromkeys(curve.runs[0].task for curve in curves):
+        chosen = {c.label: c for c in curves if c.runs[0].task == task and c.name not in PEERS}
+        rows = compare([run for curve in chosen.values() for run in curve.runs]).rows
+        lines = []
+        for row in rows:
+            curve = chosen[row.method]
+            several = f", of {curve.candidates}" if curve.candidates > 1 else ""
+            lines.append([_code(curve.name, curve.label) + several, *_numbers(row, curve), _p(row.p_holm)])
+        parts.append(_compared(task, rows[0].iterations))
+        parts.append(table(["", *NUMBERS, "p to the best, Holm"], lines))
+    return "\n".join(parts)
 
 
-NUMBERS = "seeds", "its iterations", "area under curve", "final return"
+NUMBERS = "seeds × iterations", "area under curve", "final return"
 
 
 def _numbers(row: Row, curve: Curve) -> list[str]:
-    area, final = (
-        number(value) + (f" ± {number(error)}" if np.isfinite(error) else "")
-        for value, error in ((row.area, row.area_error), (row.final, row.final_error))
-    )
-    return [f"{row.seeds}", f"{curve.iterations}", area, final]
+    values = _pm(row.area, row.area_error), _pm(row.final, row.final_error)
+    return [f"{row.seeds} × {curve.iterations}", *values]
+
+
+def _compared(task: str, iterations: int) -> str:
+    return f"**{task}**, compared over {_plural(iterations, 'iteration')}:\n"
 
 
 def _changes(found: Found) -> str:
-    """Question by question what one change does, tested against the method without it."""
-    lines = []
+    """A table a task: question by question what one change does, tested against the method without it."""
+    parts = []
     for task in task_labels(EXPERIMENTS["differences"]):
+        lines = []
         for question, methods in DIFFERENCES.items():
             labels = [label_of(method) for method in methods]
             curves = {label: curve for label in labels if (curve := found.curve(task, label))}
@@ -466,12 +479,13 @@ def _changes(found: Found) -> str:
             rows = compare([run for curve in curves.values() for run in curve.runs], against=labels[0]).rows
             base = next(row.area for row in rows if row.method == labels[0])
             for row in sorted(rows, key=lambda row: labels.index(row.method)):
-                first = row.method == labels[0]
-                words = [f"{task}, {_plural(row.iterations, 'iteration')}", question] if first else ["", ""]
-                change = "" if first else _percent(row.area / base - 1)
-                lines.append([*words, f"`{row.method}`", *_numbers(row, curves[row.method]), change, _p(row.p_holm)])
-    head = ["compared over", "", "", *NUMBERS, "change of area", "p, Holm"]
-    return table(head, lines, 3) if lines else ""
+                first, change = "", _percent(row.area / base - 1)
+                if row.method == labels[0]:
+                    first, change = f"{question}, {_plural(row.iterations, 'iteration')}", ""
+                lines.append([first, f"`{row.method}`", *_numbers(row, curves[row.method]), change, _p(row.p_holm)])
+        if lines:
+            parts += [f"**{task}**:\n", table(["compared over", "", *NUMBERS, "change of area", "p, Holm"], lines, 2)]
+    return "\n".join(parts)
 
 
 def _missing(found: Found) -> str:
