@@ -81,7 +81,7 @@ def test_the_best_challenger_speaks_and_curves_of_different_length_are_cut() -> 
     assert outcome.iterations == 30
     ours, theirs = 30 * (120 + SPREAD), 30 * (100 + SPREAD)
     np.testing.assert_allclose(np.sort(outcome.values[0]), ours)
-    assert outcome.p == pytest.approx(stats.ttest_ind(ours, theirs, equal_var=False).pvalue)
+    assert outcome.p == pytest.approx(stats.ttest_ind(ours, theirs, equal_var=False)[1])
     assert outcome.p_holm == outcome.p  # the only test
 
 
@@ -105,6 +105,14 @@ def test_all_tests_are_corrected_together_and_equal_ones_count_once() -> None:
     expected = np.minimum(1, np.maximum.accumulate(np.sort(p) * [3, 2, 1]))
     np.testing.assert_allclose(np.array([o.p_holm for o in outcomes[:3]])[order], expected)
     assert outcomes[3].p_holm == outcomes[0].p_holm
+
+
+def test_what_lacks_seeds_is_not_counted_among_the_tests() -> None:
+    found = Found([*runs("fm2", 103), *runs("gru32", 100), *runs("gru64", 90, seeds=2)])
+    one, two = (Claim("", "", (Duel("Hopper-v5", ("fm2",), rival),)) for rival in ("gru32", "gru64"))
+    (alone,), (both, few) = judge([one], found), judge([one, two], found)
+    assert both.outcomes[0].p_holm == alone.outcomes[0].p_holm == alone.outcomes[0].p
+    assert few.verdict == "undecided" and np.isnan(few.outcomes[0].p_holm)
 
 
 def test_a_claim_holds_if_all_its_duels_do_and_does_not_if_one_does_not() -> None:

@@ -15,6 +15,7 @@ from rpsp.errors import UsageError
 from rpsp.experiments import figures
 from rpsp.experiments.comparison import compare
 from rpsp.experiments.methods import METHODS
+from rpsp.experiments.paper import PEERS
 from rpsp.experiments.results import Result, method_label, task_label
 from rpsp.trajectories import as_episodes
 
@@ -47,8 +48,8 @@ def legend(figure: Figure) -> list[str]:
 
 
 def test_every_method_has_a_style_of_its_own():
-    assert set(figures.METHOD_STYLES) == set(METHODS)
-    assert len(set(figures.METHOD_STYLES.values())) == len(METHODS)
+    assert set(figures.METHOD_STYLES) == {*METHODS, *PEERS.values()}
+    assert len(set(figures.METHOD_STYLES.values())) == len(figures.METHOD_STYLES)
     assert figures.style("their.module:row", 1) != figures.style("their.module:other", 2)
 
 

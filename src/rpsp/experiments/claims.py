@@ -173,7 +173,7 @@ def judge(claims: Sequence[Claim], found: Found, select: bool = False) -> list[J
     met = {duel: _meet(duel, found, select) for claim in claims for duel in claim.duels}
     tests: dict[tuple[str, ...], float] = {}
     for outcome in met.values():
-        if outcome.challenger and outcome.rival:
+        if outcome.enough:
             tests[_test(outcome)] = outcome.p
     corrected = dict(zip(tests, statistics.holm(np.array(list(tests.values()), float)).tolist(), strict=True))
     decided = {

@@ -204,24 +204,14 @@ def learning_curves(
     return _over_training(results, ("returns",), "mean return", title, note, names or {})
 
 
-GLANCE = {
-    "RPSI (ours)": METHOD_STYLES["rpsi-trpo"],
-    "RPSP (the paper's)": METHOD_STYLES["rpsp-alt"],
-    "FM": METHOD_STYLES["fm2"],
-    "GRU": METHOD_STYLES["gru32"],
-    "RecurrentPPO": METHOD_STYLES["recurrent-ppo"],
-}
-"""What is seen at a glance, and how it is drawn."""
-
-
-def at_a_glance(tasks: Mapping[str, Mapping[str, Sequence[Result]]]) -> Figure:
-    """Mean return over environment steps: all tasks in a row, a line for each name of GLANCE that a task has runs of."""
+def at_a_glance(tasks: Mapping[str, Mapping[str, Sequence[Result]]], methods: Mapping[str, str]) -> Figure:
+    """Mean return over environment steps: all tasks in a row, a line a name, drawn as the method that is given for it."""
     figure, grid = plt.subplots(1, len(tasks), figsize=(max(5.2, 2.6 * len(tasks)), 2.9), squeeze=False)
     handles = {}
     for axes, (task, lines) in zip(grid[0], tasks.items(), strict=True):
-        for name, look in GLANCE.items():
+        for name, method in methods.items():
             if name in lines:
-                handles[name] = _mean_line(axes, lines[name], "returns", look, name)
+                handles[name] = _mean_line(axes, lines[name], "returns", style(method), name)
         axes.set_title(task.removesuffix("-v5"), loc="left")
         _steps_across(axes)
     grid[0, 0].set_ylabel("mean return")

@@ -44,12 +44,12 @@ BEYOND = "reg_GRU", "RPSP-Alt, refitted", "RPSI-TRPO", "RPSI-PPO"
 """Curves of table (h) that are not the paper's."""
 GLANCE = {
     "RPSI (ours)": ("RPSI-TRPO", "RPSI-PPO"),
-    "RPSP (the paper's)": ("RPSP-VRPG", "RPSP-Alt", "RPSP-Alt, refitted"),
+    "RPSP (the paper's)": ("RPSP-Alt", "RPSP-VRPG", "RPSP-Alt, refitted"),
     "FM": ("FM",),
     "GRU": ("GRU",),
     "RecurrentPPO": ("RecurrentPPO",),
 }
-"""What is seen at a glance: the best of some curves each."""
+"""What is seen at a glance: the best of some curves each, drawn as the first."""
 FIRST = EVERY[2:]
 """The README shows it once these tasks have all of that."""
 
@@ -171,11 +171,10 @@ def _head(counted: Sequence[Result], read: int) -> str:
         [
             "# Results\n",
             _paragraph(
-                "The paper's experiments, and ours beside them. Everything on this page is made from the files in "
-                "`results/`, one a run, by `rpsp paper --page docs/results.md --results results`; nothing is typed. They "
-                f"hold {_plural(len(counted), 'run')} of {_plural(tasks, 'task')}{left}: {steps / 1e6:,.1f} million "
-                f"environment steps in {took} of one core ({', '.join(versions)}). "
-                "[How to run them](guides/paper.md)."
+                "The paper's experiments, and ours beside them. `rpsp paper --page` makes this page from the files of "
+                f"results, one a run; nothing on it is typed. It rests on {_plural(len(counted), 'run')} of "
+                f"{_plural(tasks, 'task')}{left}: {steps / 1e6:,.1f} million environment steps in {took} of one core "
+                f"({', '.join(versions)})."
             ),
             _paragraph(
                 "Tasks show positions only and have the rewards of Gymnasium's v5: orders can be compared with the "
@@ -297,15 +296,16 @@ def _glance(found: Found, figures: dict[str, Callable[[], Figure]]) -> tuple[str
     if not tasks:
         return "", ""
     runs = {task: {name: curve.runs for name, curve in curves.items()} for task, curves in tasks.items()}
-    figures["glance"] = partial(_drawn, "at_a_glance", runs)
+    looks = {name: labels_of(names[0])[0] for name, names in GLANCE.items()}
+    figures["glance"] = partial(_drawn, "at_a_glance", runs, looks)
     shown = "; ".join(
         f"{task.removesuffix('-v5')}: " + ", ".join(f"`{c.label}` ({len(c.runs)})" for c in curves.values())
         for task, curves in tasks.items()
     )
     text = "The best RPSP (the paper's) and RPSI (ours), finite memory, GRU and sb3-contrib's RecurrentPPO, positions only; "
     counts = [len(curve.runs) for curves in tasks.values() for curve in curves.values()]
-    seeds = f"{min(counts)} seeds" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)} seeds"
-    text += f"bands are standard errors over {seeds}."
+    fewest = f"{min(counts)} to " if min(counts) < max(counts) else ""
+    text += f"bands are standard errors over {fewest}{_plural(max(counts), 'seed')}."
     picture = "![Mean return over environment steps on the four tasks](figures/glance.png)"
     whole = all(len(tasks.get(task, ())) == len(GLANCE) for task in FIRST)
     readme = f"{picture.replace('(figures', '({docs}/figures')}\n\n{_paragraph(text)}"
@@ -449,7 +449,7 @@ def _rows(curves: Sequence[Curve]) -> str:
             curve = chosen[row.method]
             several = f", of {curve.candidates}" if curve.candidates > 1 else ""
             lines.append([_code(curve.name, curve.label) + several, *_numbers(row, curve), _p(row.p_holm)])
-        parts.append(_compared(task, rows[0].iterations))
+        parts.append(f"**{task}**, compared over {_plural(rows[0].iterations, 'iteration')}:\n")
         parts.append(table(["", *NUMBERS, "p to the best, Holm"], lines))
     return "\n".join(parts)
 
@@ -460,10 +460,6 @@ NUMBERS = "seeds × iterations", "area under curve", "final return"
 def _numbers(row: Row, curve: Curve) -> list[str]:
     values = _pm(row.area, row.area_error), _pm(row.final, row.final_error)
     return [f"{row.seeds} × {curve.iterations}", *values]
-
-
-def _compared(task: str, iterations: int) -> str:
-    return f"**{task}**, compared over {_plural(iterations, 'iteration')}:\n"
 
 
 def _changes(found: Found) -> str:
