@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -143,6 +146,39 @@ def test_help_comes_at_once():
         subprocess.run([sys.executable, "-m", "rpsp.cli", "--help"], check=True, capture_output=True)
         times.append(time.perf_counter() - started)
     assert min(times) < 1.0
+
+
+@pytest.mark.slow
+def test_the_wheel_works_elsewhere(tmp_path):
+    """Built of a copy, installed apart, and run away from the repository with nothing of it in reach but dependencies."""
+    root, copy, apart = Path(__file__).parents[1], tmp_path / "copy", tmp_path / "apart"
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        copy.mkdir(exist_ok=True)
+        shutil.copy(root / name, copy)
+    shutil.copytree(root / "src" / "rpsp", copy / "src" / "rpsp", ignore=shutil.ignore_patterns("__pycache__"))
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", str(tmp_path), str(copy)], check=True)
+    (wheel,) = tmp_path.glob("rpsp-*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--target", str(apart), str(wheel)], check=True)
+    shutil.rmtree(copy)
+    env = os.environ | {"PYTHONPATH": str(apart)}
+    where = subprocess.run(
+        [sys.executable, "-c", "import rpsp; print(rpsp.__file__)"], env=env, cwd=tmp_path, capture_output=True
+    )
+    assert where.stdout.decode().startswith(str(apart))
+    small = ["--method", "fm2", "--iterations", "1", "--samples", "500", "--exploration-episodes", "10"]
+    for words in (
+        ["doctor"],
+        ["train", "CartPole-v1", *small, "--out", "run"],
+        ["report", "run"],
+        ["export", "run"],
+        ["paper"],
+    ):
+        command = [sys.executable, "-m", "rpsp.cli", *words, "--json"]
+        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout.splitlines()[-1])
+    assert (tmp_path / "run" / "export" / "act.py").exists() and (tmp_path / "run" / "report.html").exists()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -597,12 +597,14 @@ def export_command(config: configs.ExportConfig) -> None:
 
     configs.import_plugin(config.plugin)
     say = _speaker(config.quiet)
-    results = export(Path(config.directory), config.checkpoint, config.out)
+    results = export(Path(config.directory), config.checkpoint, config.out, config.onnx)
     say(
         f"compared over {results['steps']} steps in {results['episodes']} episodes: the actions differ from the agent's by "
         f"at most {results['largest_difference']:.1e} of half their range ({results['largest_difference_of_a_step']:.1e} "
         f"within a step); {results['microseconds_per_step']:.0f} µs a step"
     )
+    if config.onnx:
+        say(f"policy.onnx differs from that by at most {results['largest_difference_of_onnx']:.1e}, run by onnxruntime")
     say(f"wrote {results['directory']}: policy.npz, and act.py, which needs numpy alone and says how it is used")
     _print_json(config.json, results)
 

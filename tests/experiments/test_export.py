@@ -23,6 +23,7 @@ from rpsp.errors import DivergedError, UsageError
 from rpsp.experiments import acting_template
 from rpsp.experiments.agents import TrainedAgent
 from rpsp.experiments.export import compare, export, policy_bytes
+from rpsp.experiments.onnx_graph import difference, graph_bytes
 from rpsp.features import OneHot, Scaling
 from rpsp.filters import GRU, AbstractFilter, Concatenated, observation_window, step
 from rpsp.inference import InferenceSettings, fit_inference
@@ -113,6 +114,42 @@ def cases() -> dict[str, TrainedAgent]:
     agents = {name: make_agent(FILTERS[name](), "symbols" if name in symbolic else "bounded") for name in NAMES[2:]}
     agents["window, squashed"] = make_agent(FILTERS["window"](), squashed=True)
     return agents | {"window, unbounded": make_agent(FILTERS["window"](), "unbounded")}
+
+
+@pytest.mark.parametrize(
+    "name", ["window", "gru", "inference", "inference + gru + window", "window on symbols", "window, squashed"]
+)
+def test_onnx_graph_is_the_script(name: str) -> None:
+    pytest.importorskip("onnx")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    symbols = name == "window on symbols"
+    agent = make_agent(FILTERS[name.split(",")[0]](), "symbols" if symbols else "bounded", squashed="squashed" in name)
+    policy = acting_template.load(io.BytesIO(policy_bytes(agent)))
+    graph = graph_bytes(policy)
+    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    rng, state, vector = np.random.default_rng(0), None, np.full(session.get_inputs()[1].shape, 7.0)
+    actions, expected, differing = [], [], 0.0
+    for i in range(200):
+        state = None if i % 70 == 0 else state
+        seen = np.array(4 + rng.integers(3)) if symbols else np.array([5.0, -1.0]) + rng.normal(size=2) * [2.0, 0.1]
+        action, vector = session.run(None, {"observation": seen, "state": vector, "start": np.array(state is None)})
+        right, state = policy.step(seen, state)
+        actions.append(action)
+        expected.append(right)
+        differing = max(differing, np.abs(vector - np.concatenate([*state[0], state[1]])).max())
+    np.testing.assert_allclose(actions, expected, atol=1e-5)
+    assert np.asarray(actions).dtype == np.asarray(expected).dtype and np.std(expected) > 0.01 and differing < 1e-5
+    assert difference(policy, graph) < 1e-5
+    policy.layers[-1].b += 0.5  # a script that does something else
+    assert symbols or difference(policy, graph) > 0.01
+
+
+@pytest.mark.parametrize("name", ["kernel-bayes + window", "tabular"])
+def test_what_onnx_has_no_operators_for(name: str) -> None:
+    pytest.importorskip("onnx")
+    agent = make_agent(FILTERS[name](), "symbols" if name == "tabular" else "bounded")
+    with pytest.raises(UsageError, match=r"onnx: a \w+ belief needs .*linear system.*export without --onnx"):
+        graph_bytes(acting_template.load(io.BytesIO(policy_bytes(agent))))
 
 
 NAMES = [

@@ -200,6 +200,8 @@ class ExportConfig:
     """last, best, or a number of iterations."""
     out: str | None = None
     """Where to; the run directory's export/ unless given."""
+    onnx: bool = False
+    """Also write policy.onnx, a graph of one step (extra `onnx`; not of kernel Bayes, which solves a linear system)."""
     plugin: str | None = None
     """A module to import first: one that registers environments or makes classes readable."""
     json: bool = False

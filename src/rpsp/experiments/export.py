@@ -10,6 +10,7 @@ import io
 import json
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,17 +35,32 @@ TOLERANCE = 1e-3
 1e-4 where a policy is as steep as SAC makes it; a mistake would be far larger."""
 
 
-def export(directory: Path, checkpoint: str = "last", out: str | None = None) -> dict[str, Any]:
+def export(directory: Path, checkpoint: str = "last", out: str | None = None, onnx: bool = False) -> dict[str, Any]:
     """`rpsp export`: a folder with policy.npz and act.py, compared with the agent before anything is written."""
+    if onnx and None in map(find_spec, ("onnx", "onnxruntime")):
+        raise UsageError("onnx: the packages onnx and onnxruntime are not installed; pip install 'rpsp[onnx]'.")
     folder = free_directory(str(directory / "export") if out is None else out, "")
     agent = load(directory, int(checkpoint) if checkpoint.isdecimal() else checkpoint)
     data = policy_bytes(agent)
-    results = compare(agent, acting_template.load(io.BytesIO(data)))
+    policy = acting_template.load(io.BytesIO(data))
+    results = compare(agent, policy)
     if not (difference := results["largest_difference_of_a_step"]) <= TOLERANCE:
         raise RpspError(
             f"export: the actions of the exported policy differ from the agent's by up to {difference:.1e} of half their "
             "range, so it was not written; act with rpsp.load(...).predict instead, and please report this."
         )
+    if onnx:
+        from rpsp.experiments.onnx_graph import difference as graph_difference
+        from rpsp.experiments.onnx_graph import graph_bytes
+
+        graph = graph_bytes(policy)
+        results["largest_difference_of_onnx"] = (difference := graph_difference(policy, graph))
+        if not difference <= TOLERANCE:
+            raise RpspError(
+                f"onnx: the graph's actions differ from those of act.py by up to {difference:.1e} of half their range, so "
+                "nothing was written; export without --onnx, and please report this."
+            )
+        write_bytes(folder / "policy.onnx", graph)
     write_bytes(folder / "policy.npz", data)
     write_bytes(folder / "act.py", Path(acting_template.__file__).read_bytes())
     return {"directory": str(folder), "checkpoint": agent.checkpoint, "bytes": len(data), **results}

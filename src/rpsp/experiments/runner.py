@@ -24,7 +24,7 @@ PACKAGES = (
     "matplotlib", "rich", "tyro",
 )  # fmt: skip
 MAX_JSON = 64 << 20  # bytes of a file; ours have a few thousand
-EXTRAS = ("minari", "pyarrow", "tensorboardX", "sb3-contrib", "ray")
+EXTRAS = ("imageio-ffmpeg", "minari", "onnxruntime", "pyarrow", "tensorboardX", "sb3-contrib", "ray")
 
 
 def versions() -> dict[str, str]:

@@ -1,0 +1,151 @@
+"""An exported policy as an ONNX graph: what `act.py` does, operator by operator, from the same arrays.
+
+    step(observation, state, start) → (action, next_state)
+
+The state is one vector, the beliefs and then the last action; where `start` is true it is not looked at. Numbers are double,
+as in the script. Actions are the most probable ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rpsp.errors import UsageError
+from rpsp.experiments.acting_template import Policy
+
+OPSET, IR = 17, 8
+"""Of 2022: what every runtime in use understands."""
+
+
+class Graph:
+    """Nodes as they are added; a call adds one and gives the name of its output."""
+
+    def __init__(self) -> None:
+        self.nodes, self.constants = [], []
+
+    def __call__(
+        self, operator: str, *inputs: str | np.ndarray, outputs: int | list[str] = 1, **attributes: Any
+    ) -> Any:
+        """An operator of names and of constants; the name of its output, or a list if there are several."""
+        from onnx import helper, numpy_helper
+
+        names = []
+        for value in inputs:
+            if not isinstance(value, str):
+                self.constants.append(numpy_helper.from_array(np.asarray(value), f"constant{len(self.constants)}"))
+                value = self.constants[-1].name
+            names.append(value)
+        made = [f"{operator}{len(self.nodes)}_{i}" for i in range(outputs)] if isinstance(outputs, int) else outputs
+        self.nodes.append(helper.make_node(operator, names, made, **attributes))
+        return made[0] if len(made) == 1 else made
+
+    def split(self, name: str, sizes: list[int]) -> list[str]:
+        """A vector in pieces of these sizes."""
+        pieces = self("Split", name, np.array(sizes), outputs=len(sizes))
+        return [pieces] if len(sizes) == 1 else pieces
+
+    def affine(self, W: np.ndarray, x: str, b: np.ndarray) -> str:
+        return self("Add", self("MatMul", W, x), b)
+
+
+# q' = f(q, a, o), as in act.py.
+def _window(g: Graph, w: Any, q: str, a: str, o: str, size: int) -> str:
+    kept = len(w.q0) - size
+    return o if kept == 0 else g("Concat", g.split(q, [size, kept])[1], o, axis=0)
+
+
+def _gru(g: Graph, w: Any, q: str, a: str, o: str, size: int) -> str:
+    thirds = [len(w.q0)] * 3
+    inputs = g.split(g.affine(w.W_input, g("Concat", o, a, axis=0), w.b_input), thirds)
+    states = g.split(g.affine(w.W_state, q, w.b_state), thirds)
+    reset, keep = (g("Sigmoid", g("Add", i, s)) for i, s in zip(inputs[:2], states[:2], strict=True))
+    new = g("Tanh", g("Add", inputs[2], g("Mul", reset, states[2])))
+    return g("Add", new, g("Mul", keep, g("Sub", q, new)))
+
+
+def _inference(g: Graph, w: Any, q: str, a: str, o: str, size: int) -> str:
+    x, youth = g.split(q, [len(w.q0) - 1, 1])
+    z = g("Add", g("Mul", g("Concat", x, a, o, axis=0), w.factor), w.shift)
+    half_square = g("Mul", g("MatMul", z, z), np.array(0.5))
+    bumps = g("Exp", g("Sub", g("Sub", g("MatMul", z, w.centres), half_square), w.half_squares))
+    later = g("Add", g("MatMul", z, w.W_linear), g("Mul", youth, g("MatMul", z, w.W_young)))
+    later = g("Add", g("Add", later, g("MatMul", bumps, w.W_bumps)), w.constant)
+    first = g("Add", g("MatMul", o, w.W_first), w.first)
+    new = g("Equal", youth, np.zeros(1))
+    x = g("Min", g("Max", g("Where", new, first, later), -w.bound), w.bound)
+    older = g("Where", new, np.ones(1), g("Div", youth, g("Add", youth, np.ones(1))))
+    return g("Concat", x, older, axis=0)
+
+
+BELIEFS: dict[str, Callable[..., str]] = {"window": _window, "gru": _gru, "inference": _inference}
+
+
+def graph_bytes(policy: Policy) -> bytes:
+    """policy.onnx."""
+    from onnx import TensorProto, checker, helper
+
+    about, u, n = policy.about, policy.units, len(policy.units.null)
+    if unknown := [kind for kind in about["beliefs"] if kind not in BELIEFS]:
+        raise UsageError(
+            f"onnx: a {unknown[0]} belief needs what ONNX has no operator for (kernel Bayes solves a linear system at every "
+            f"step), which only {', '.join(BELIEFS)} do without; export without --onnx and act by act.py."
+        )
+    g = Graph()
+    symbols, sizes = about["symbols"], [len(w.q0) for _, w in policy.beliefs]
+    if symbols:
+        index = g("Sub", "observation", np.array(int(u.mean)))
+        o = g("Gather", np.eye(symbols), index)
+    else:
+        o = g("Div", g("Sub", "observation", u.mean), u.scale)
+    begin = np.concatenate([*(w.q0 for _, w in policy.beliefs), u.null])
+    *qs, a = g.split(g("Where", "start", begin, "state"), [*sizes, n])
+    size = symbols or len(u.mean)
+    qs = [
+        BELIEFS[kind](g, w, q, a, o, size) for kind, (_, w), q in zip(about["beliefs"], policy.beliefs, qs, strict=True)
+    ]
+    x = g("Concat", *qs, axis=0)
+    for i, layer in enumerate(policy.layers):
+        x = g.affine(layer.W, g("Relu", x) if i else x, layer.b)
+    if about["kind"] == "categorical":
+        chosen = g("ArgMax", x, axis=0, keepdims=0)
+        g("Add", chosen, np.array(about["first_action"]), outputs=["action"])
+        a, kind, shape = g("Gather", np.eye(n), chosen), TensorProto.INT64, []
+    else:
+        squashed = about["kind"] == "squashed"
+        mean = g("Tanh", g.split(x, [n, n])[0]) if squashed else x
+        a = g("Min", g("Max", mean, u.low), u.high)
+        kind, shape = helper.np_dtype_to_tensor_dtype(np.dtype(about["dtype"])), [n]
+        g("Cast", g("Add", g("Mul", a, u.half), u.middle), to=kind, outputs=["action"])
+    g("Concat", *qs, a, axis=0, outputs=["next_state"])
+    double, total = TensorProto.DOUBLE, sum(sizes) + n
+    observed = (TensorProto.INT64, []) if symbols else (double, [len(u.mean)])
+    inputs: dict[str, Any] = {"observation": observed, "state": (double, [total]), "start": (TensorProto.BOOL, [])}
+    outputs: dict[str, Any] = {"action": (kind, shape), "next_state": (double, [total])}
+    ends = [[helper.make_tensor_value_info(name, *of) for name, of in named.items()] for named in (inputs, outputs)]
+    graph = helper.make_graph(g.nodes, "step", *ends, initializer=g.constants)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR, producer_name="rpsp"
+    )
+    checker.check_model(model, full_check=True)
+    return model.SerializeToString()
+
+
+def difference(policy: Policy, graph: bytes, steps: int = 200, seed: int = 0) -> float:
+    """How far the actions of a graph are at most from the script's, in half ranges, over episodes of 50 random readings."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    rng, u, symbols = np.random.default_rng(seed), policy.units, policy.about["symbols"]
+    largest, state = 0.0, None
+    vector = np.zeros(session.get_inputs()[1].shape)
+    for step in range(steps):
+        start = step % 50 == 0
+        seen = u.mean + (rng.integers(symbols) if symbols else u.scale * rng.standard_normal(len(u.mean)))
+        seen = np.asarray(seen, np.int64 if symbols else np.float64)
+        action, vector = session.run(None, {"observation": seen, "state": vector, "start": np.array(start)})
+        expected, state = policy.step(seen, None if start else state)
+        largest = max(largest, float(np.max(np.abs(action - expected) / getattr(u, "half", 1))))
+    return largest
