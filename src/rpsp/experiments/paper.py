@@ -278,10 +278,6 @@ class Curve:
         """As far as all its runs go."""
         return min(len(run.returns) for run in self.runs)
 
-    def cut(self, iterations: int) -> Curve:
-        """The first so many iterations alone."""
-        return dataclasses.replace(self, runs=tuple(run.cut(iterations) for run in self.runs))
-
 
 def far_enough(results: Sequence[Result], scale: float = 1.0) -> list[Result]:
     """The results that count: those of runs that did what was asked of them, or this fraction of the paper's iterations.

@@ -338,7 +338,8 @@ def _table_h(found: Found) -> str:
         return ""
     intro = _paragraph(
         "Area under curve over so many iterations, in thousands, ± standard error (seeds). Bold: the best of the paper's "
-        "four curves, which come first, and the best of all. Policies have 16 hidden units, those of RPSI-PPO twice 64."
+        "four curves, which come first, and the best of all. Policies have 16 hidden units, those of RPSI-PPO twice 64. "
+        "The paper's own table is of older versions of the tasks; what its text says of the order is judged above."
     )
     return "\n".join(["## h: the table\n", intro, *filter(None, parts)])
 
