@@ -45,7 +45,7 @@ def test_the_tables_hold_means_errors_seeds_and_lengths() -> None:
     assert best[:4] == ["RPSP-Alt (`rpsp-alt+obs`)", "3 × 12", "2,400 ± 24.0", "200.0 ± 2"]
     assert "**Hopper-v5**, compared over 12 iterations:" in text
     assert "| RPSP-Alt | **2.4 ± 0.024 (3)** |" in text and "| FM | 1.2 ± 0.012 (3) |" in text  # table h
-    assert "Not there yet: Hopper-v5: RPSP-VRPG." in text
+    assert "Not there yet: Hopper-v5: `RPSP-VRPG`." in text
     assert "on Hopper the best RPSP is significantly better than FM and GRU | section 7 | **holds** |" in text
     assert "at least RecurrentPPO's | Hopper, Walker2d | **undecided** (2 without runs enough) |" in text
     assert "Hopper-v5: there is no finished run of RPSI-PPO nor of RecurrentPPO." in text
@@ -142,7 +142,9 @@ def test_the_page_is_that_of_the_committed_results() -> None:
     results, _ = read_results([ROOT / "results"])
     made = document(results)
     assert made.text == (ROOT / "docs" / "results.md").read_text(encoding="utf8")
-    for name in made.figures:
-        assert (ROOT / "docs" / "figures" / f"{name}.png").stat().st_size < 100_000
+    figures = ROOT / "docs" / "figures"
+    drawn = {figures / f"{name}.png" for name in made.figures}
+    assert {figures / "glance.png", *(figures / "results").iterdir()} == drawn
+    assert all(path.stat().st_size < 100_000 for path in drawn)
     readme = (ROOT / "README.md").read_text(encoding="utf8")
     assert between(readme, "glance", made.glance.replace("{docs}", "docs")) == readme

@@ -435,7 +435,11 @@ def _absent(experiment: Experiment, curves: Sequence[Curve]) -> str:
     there = {(curve.runs[0].task, curve.name) for curve in curves}
     names = [*candidates(experiment), *experiment.peers]
     absent = {task: [n for n in names if (task, n) not in there] for task in task_labels(experiment)}
-    told = [f"{task}: {'all' if len(own) == len(names) else ', '.join(own)}" for task, own in absent.items() if own]
+    told = [
+        f"{task}: " + ("all" if len(own) == len(names) else ", ".join(f"`{name}`" for name in own))
+        for task, own in absent.items()
+        if own
+    ]
     return _paragraph(f"Not there yet: {'; '.join(told)}.") if told else ""
 
 
