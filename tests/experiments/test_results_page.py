@@ -49,7 +49,7 @@ def test_the_tables_hold_means_errors_seeds_and_lengths() -> None:
     assert "on Hopper the best RPSP is significantly better than FM and GRU | section 7 | **holds** |" in text
     assert "at least RecurrentPPO's | Hopper, Walker2d | **undecided** (2 without runs enough) |" in text
     assert "Hopper-v5: there is no finished run of RPSI-PPO nor of RecurrentPPO." in text
-    assert "No run is finished yet of: a, b, d" in text
+    assert "There is nothing to show yet of: a, b, d" in text
 
 
 def test_a_stub_and_a_peer_cost_the_others_nothing() -> None:

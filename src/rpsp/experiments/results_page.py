@@ -103,8 +103,10 @@ def document(results: Sequence[Result], scale: float = 1.0) -> Document:
     modes = (False, True) if _selects(found) else (False,)
     judged = {select: claims.judge((*claims.PAPER, *claims.OURS), found, select) for select in modes}
     sections = [_head(counted, len(results)), _verdict(judged), glance, _table_h(found), _peers(found)]
-    sections += [_experiment(name, found, figures) for name in EXPERIMENTS if name != "h"]
-    sections += [_missing(found), _evidence(judged[max(judged)]), _runs(found)]
+    experiments = {name: _experiment(name, found, figures) for name in EXPERIMENTS if name != "h"}
+    empty = [name for name, text in experiments.items() if not text]
+    missing = _paragraph(f"There is nothing to show yet of: {', '.join(empty)}.") if empty else ""
+    sections += [*experiments.values(), missing, _evidence(judged[max(judged)]), _runs(found)]
     return Document("\n".join(filter(None, sections)), figures, glance_text)
 
 
@@ -393,7 +395,8 @@ def _experiment(name: str, found: Found, figures: dict[str, Callable[[], Figure]
     """Figures and tables of an experiment; empty if there is no curve of it."""
     experiment = EXPERIMENTS[name]
     curves = {select: _curves(experiment, found, select) for select in (False, True)}
-    if not curves[True]:
+    changes = _changes(found) if name == "differences" else ""
+    if not curves[True] or (name == "differences" and not changes):
         return ""
     parts = [f"## {name}: {experiment.about}\n", _absent(experiment, curves[True])]
     for select, shown in curves.items():
@@ -403,10 +406,10 @@ def _experiment(name: str, found: Found, figures: dict[str, Callable[[], Figure]
             parts.append(f"{SELECTED}\n")
         if not select or {c.label for c in shown} != {c.label for c in curves[False]}:
             figure = f"results/{name}{'_selected' * select}"
-            figures[figure] = _bars(shown) if name == "differences" else _lines(shown)
-            what = "Area under curve" if name == "differences" else "Mean return over environment steps"
+            figures[figure] = _bars(shown) if changes else _lines(shown)
+            what = "Area under curve" if changes else "Mean return over environment steps"
             parts.append(f"![{what}: {experiment.about}](figures/{figure}.png)\n")
-        parts.append(_changes(found) if name == "differences" else _rows(shown))
+        parts.append(changes or _rows(shown))
     return "\n".join(filter(None, parts))
 
 
@@ -487,11 +490,6 @@ def _changes(found: Found) -> str:
         if lines:
             parts += [f"**{task}**:\n", table(["compared over", "", *NUMBERS, "change of area", "p, Holm"], lines, 2)]
     return "\n".join(parts)
-
-
-def _missing(found: Found) -> str:
-    names = [n for n, experiment in EXPERIMENTS.items() if n != "h" and not _curves(experiment, found, True)]
-    return f"No run is finished yet of: {', '.join(names)}.\n" if names else ""
 
 
 def _runs(found: Found) -> str:
