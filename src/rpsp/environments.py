@@ -719,7 +719,9 @@ def _batch(
     """The undisturbed environments: in threads where we know the task, else one after another."""
     if spec is None:
         if not callable(id):
-            raise UsageError(f"id must be a Gymnasium id or a function that makes an environment, got {id!r}")
+            raise UsageError(
+                f"id must be a Gymnasium id or a function that makes an environment, as in lambda: MyEnv(), got {id!r}"
+            )
         if env_kwargs:
             raise UsageError(f"{', '.join(env_kwargs)} cannot be passed on to a factory; let it set them itself")
         limited = partial(_limited, id, max_episode_steps)

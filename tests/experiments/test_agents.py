@@ -146,6 +146,7 @@ def test_it_says_what_it_expects(run: Run) -> None:
         ({"observation": np.zeros(3)}, r"observation: has shape \(3,\); give \(2,\)"),
         ({"observation": np.zeros(1)}, r"observation: has shape \(1,\)"),
         ({"observation": 0.0}, r"observation: has shape \(\)"),
+        ({"observation": [0.0, np.nan]}, r"observation: \[0\.0, nan\] is not finite.*repeat the last good"),
         ({"observation": np.zeros((2, 3))}, r"observation: has shape \(2, 3\)"),
         ({"observation": np.zeros((3, 2))}, "state: is of 2 environments, the observation of 3"),
         ({"observation": np.zeros(2)}, "state: is of 2 environments, the observation of 1"),
@@ -174,7 +175,7 @@ def test_last_best_or_a_number(run: Run) -> None:
 
 def test_what_is_no_run_is_said(tmp_path: Path, capsys: Any) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(FileFormatError, match=r"holds no config\.json") as caught:
+        with pytest.raises(FileFormatError, match=r"holds no config\.json|nowhere: is no directory") as caught:
             rpsp.load(path)
         assert caught.value.exit_code == 3
     with pytest.raises(SystemExit) as exit:

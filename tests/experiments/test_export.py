@@ -250,7 +250,9 @@ def test_drawn_actions():
 
 def test_a_wrong_observation_is_refused():
     policy = acting_template.load(io.BytesIO(policy_bytes(make_agent(FILTERS["window"]()))))
-    with pytest.raises(ValueError, match=r"\(1,\).*\(2,\)"):
+    with pytest.raises(ValueError, match=r"\[nan, 0\.0\] is not .*finite"):
+        policy.step([np.nan, 0.0])
+    with pytest.raises(ValueError, match=r"\[1\.0\] is not of shape \(2,\)"):
         policy.step([1.0])
 
 

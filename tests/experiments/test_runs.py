@@ -428,11 +428,11 @@ MISTAKES = {
     "number for a list": (["--config", "list.toml"], 2, "list.toml: hidden: 16 is not a list"),
     "true for a number": (["--config", "true.toml"], 2, "true.toml: seed: True is not a whole number"),
     "infinity": (["--config", "infinite.toml"], 2, "infinite.toml: max_kl: inf is not a finite number"),
-    "resume nothing": (["resume", "nowhere"], 3, "nowhere: holds no config.json"),
+    "resume nothing": (["resume", "nowhere"], 3, "nowhere: is no directory"),
     "resume something else": (["resume", "there"], 3, "there: holds no config.json"),
     "resume a fit": (["resume", "fitted"], 3, "not the configuration of an `rpsp train` run"),
     "resume rubbish": (["resume", "rubbish"], 3, "is not JSON"),
-    "eval nothing": (["eval", "nowhere"], 3, "nowhere: holds no config.json"),
+    "eval nothing": (["eval", "nowhere"], 3, "nowhere: is no directory"),
 }  # fmt: skip
 
 FILES = {

@@ -72,6 +72,11 @@ class TrainedAgent:
             raise UsageError(
                 f"observation: has shape {readings.shape}; give {shape}, or a row of that for each of many."
             )
+        if not np.isfinite(readings).all():
+            raise UsageError(
+                f"observation: {np.asarray(observation).tolist()} is not finite, and no belief would recover from it; repeat "
+                "the last good reading instead."
+            )
         rows = 1 if single else len(readings)
         seen = self.scaling.encode(readings.reshape(rows, -1)).astype(np.float32)
         starts = np.asarray(episode_start, bool)
