@@ -74,8 +74,8 @@ class TrainedAgent:
             )
         if not np.isfinite(readings).all():
             raise UsageError(
-                f"observation: {np.asarray(observation).tolist()} is not finite, and no belief would recover from it; repeat "
-                "the last good reading instead."
+                f"observation: {np.asarray(observation).tolist()} is not finite, and no belief would recover from it; "
+                "repeat the last good reading instead."
             )
         rows = 1 if single else len(readings)
         seen = self.scaling.encode(readings.reshape(rows, -1)).astype(np.float32)
