@@ -35,7 +35,7 @@ def alone(recipe: Recipe, settings: TrainingSettings, iterations: int = ITERATIO
 
 
 def together(recipe: Recipe, trainings: list[Training | None], iterations: int = ITERATIONS) -> list[Step]:
-    found = train_together(recipe, lambda n: drifting(ROWS * n), SEEDS, iterations, trainings, threads=2)
+    found = train_together([recipe] * 3, lambda n: drifting(ROWS * n), SEEDS, iterations, trainings, threads=2)
     return [step for steps in found for step in steps]
 
 
@@ -106,3 +106,18 @@ def test_a_run_that_diverges_takes_no_other_with_it() -> None:
     assert "iteration 1 of seed 1" in str(steps[7].error)
     for run in (0, 2):
         same([step for step in steps if step.run == run], alone(recipe, SEEDS[run]))
+
+
+@pytest.mark.parametrize("name", ["ppo", "vrpg"])
+def test_agents_may_differ_in_the_sizes_of_their_steps(name: str) -> None:
+    """As a sweep over learning rates does; what changes the program, such as a loss that is dropped, sets one apart."""
+    recipes = {
+        "ppo": [Recipe(window, ppo(rate, epochs=2, minibatch=32, clip=0.1 + rate)) for rate in (1e-3, 1e-2, 1e-2)],
+        "vrpg": [Recipe(gru, vrpg(rate, prediction_weight=w)) for rate, w in ((1e-3, 1.0), (1e-2, 0.0), (1e-2, 2.0))],
+    }[name]
+    found = train_together(recipes, lambda n: drifting(ROWS * n), SEEDS, ITERATIONS, [None] * 3, threads=2)
+    steps = [step for steps in found for step in steps]
+    order = [0, 1, 2] if name == "ppo" else [0, 2, 1]
+    assert [step.run for step in steps] == [0, 1, 2, *order * ITERATIONS]
+    for run, (recipe, settings) in enumerate(zip(recipes, SEEDS, strict=True)):
+        same([step for step in steps if step.run == run], alone(recipe, settings))

@@ -12,12 +12,12 @@ from jaxtyping import Array, Bool, Float
 
 from rpsp.filters import AbstractFilter, predictions
 from rpsp.policies import AbstractDistribution, AbstractPolicy
-from rpsp.trajectories import Batch
+from rpsp.trajectories import Batch, Scalar
 
 Steps = Float[Array, "row time"]
 
 
-def rewards_to_go(batch: Batch, discount: float) -> Steps:
+def rewards_to_go(batch: Batch, discount: Scalar) -> Steps:
     """R_t = Σ_{j=t}^T γ^{j−t} r_j, summed to the end of the episode whether it terminated or ran out of time."""
     rewards = jnp.where(jnp.asarray(batch.mask), jnp.asarray(batch.rewards), 0.0)
 
@@ -132,7 +132,7 @@ def masked_mean(
     return jnp.sum(jnp.where(mask, x, 0.0)) / jnp.maximum(jnp.sum(mask if per is None else per), 1)
 
 
-def gae(batch: Batch, values: Steps, after: Steps, discount: float, decay: float) -> Steps:
+def gae(batch: Batch, values: Steps, after: Steps, discount: Scalar, decay: Scalar) -> Steps:
     """Generalised advantages (Schulman et al. 2016), 0 outside the mask; with the values they make the λ-returns A + V.
 
     δ_t = r_t + γ V(q_{t+1}) − V(q_t) and A_t = δ_t + γλ A_{t+1}, where nothing follows the last step of an episode:
@@ -158,7 +158,7 @@ def gae(batch: Batch, values: Steps, after: Steps, discount: float, decay: float
 
 
 def clipped_surrogate(
-    log_ratio: Float[Array, " step"], advantages: Float[Array, " step"], clip: float
+    log_ratio: Float[Array, " step"], advantages: Float[Array, " step"], clip: Scalar
 ) -> Float[Array, ""]:
     """mean_t min(ρ_t A_t, clip(ρ_t, 1 − ε, 1 + ε) A_t) with ρ_t = π_θ(a_t | q_t) / π_old(a_t | q_t): PPO's objective.
 

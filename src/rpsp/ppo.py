@@ -7,8 +7,6 @@ sample like any other, wherever in an episode it stood.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -41,8 +39,7 @@ from rpsp.trajectories import Batch
 from rpsp.updates import Select, UpdateRule, Vector, policy_only, run_key
 
 
-@dataclass(frozen=True)
-class PpoSettings:
+class PpoSettings(eqx.Module):
     """How the policy and its critic learn from a batch."""
 
     learning_rate: float = 3e-4
@@ -102,27 +99,8 @@ class PpoMemory(NamedTuple):
     """How many batches it has learned from."""
 
 
-def ppo(
-    learning_rate: float = 3e-4,
-    clip: float = 0.2,
-    epochs: int = 10,
-    minibatch: int = 256,
-    *,
-    discount: float = 0.99,
-    gae: float = 0.95,
-    value_weight: float = 0.5,
-    entropy_weight: float = 0.0,
-    max_norm: float = 0.5,
-    target_kl: float | None = None,
-    hidden: Sequence[int] = (64, 64),
-    bootstrap: bool = True,
-    scale_rewards: bool = True,
-    normalise: bool = True,
-    anneal: int | None = None,
-    seed: int = 0,
-    select: Select = policy_only,
-) -> UpdateRule:
-    """The clipped-surrogate rule (ours, not the paper's); see `PpoSettings` for what each setting means.
+def ppo(learning_rate: float = PpoSettings.learning_rate, **more: Any) -> UpdateRule:
+    """The clipped-surrogate rule (ours, not the paper's); `more` are the other fields of `PpoSettings`.
 
     A gradient that is not finite is not followed, and Adam forgets it; of a batch in which any state, return or
     log-probability is not finite nothing at all is learned or remembered.
@@ -133,25 +111,7 @@ def ppo(
     share of gradients that were not followed: 1 if nothing was learned, and then `unsound` as well), `epochs_done`,
     `reward_scale`, `log_std`.
     """
-    settings = PpoSettings(
-        learning_rate,
-        clip,
-        epochs,
-        minibatch,
-        discount,
-        gae,
-        value_weight,
-        entropy_weight,
-        max_norm,
-        target_kl,
-        tuple(hidden),
-        bootstrap,
-        scale_rewards,
-        normalise,
-        anneal,
-        seed,
-        select,
-    )
+    settings = PpoSettings(learning_rate, **more)
     for name in ("learning_rate", "epochs", "minibatch", "max_norm", "target_kl", "anneal"):
         if (value := getattr(settings, name)) is not None and not value > 0:
             raise UsageError(f"{name}={value}: must be greater than 0.")
@@ -161,9 +121,9 @@ def ppo(
     for name in ("discount", "gae"):
         if not 0 <= getattr(settings, name) <= 1:
             raise UsageError(f"{name}={getattr(settings, name)}: must lie between 0 and 1, as in 0.95.")
-    if not 0 < clip < 1:
-        raise UsageError(f"clip={clip}: must lie between 0 and 1, as in 0.2.")
-    return UpdateRule(partial(_init, settings), partial(_step, settings), "ppo", select)
+    if not 0 < settings.clip < 1:
+        raise UsageError(f"clip={settings.clip}: must lie between 0 and 1, as in 0.2.")
+    return UpdateRule(partial(_init, settings), eqx.Partial(_step, settings), "ppo", settings.select)
 
 
 def _adam(settings: PpoSettings) -> optax.GradientTransformation:

@@ -8,8 +8,6 @@ what coordinates mean; whether the stored states are then computed anew is a set
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,8 +27,7 @@ from rpsp.trajectories import Batch
 from rpsp.updates import UpdateRule, policy_only, run_key
 
 
-@dataclass(frozen=True)
-class SacSettings:
+class SacSettings(eqx.Module):
     """How policy, critics and temperature learn from the buffer."""
 
     learning_rate: float = 3e-4
@@ -95,50 +92,27 @@ class SacMemory(NamedTuple):
     key: UInt32[Array, " words"]
 
 
-def sac(
-    learning_rate: float = 3e-4,
-    *,
-    discount: float = 0.99,
-    target_rate: float = 0.005,
-    minibatch: int = 256,
-    ratio: float = 1.0,
-    capacity: int = 300_000,
-    hidden: Sequence[int] = (256, 256),
-    target_entropy: float | None = None,
-    recompute: bool = False,
-    seed: int = 0,
-) -> UpdateRule:
-    """The soft actor-critic rule (ours, not the paper's); see `SacSettings` for what each setting means.
+def sac(learning_rate: float = SacSettings.learning_rate, **more: Any) -> UpdateRule:
+    """The soft actor-critic rule (ours, not the paper's); `more` are the other fields of `SacSettings`.
 
     A gradient that is not finite is not followed. Diagnostics are means over the gradient steps: `critic_loss`,
     `policy_loss`, `entropy` (of the actions drawn), `temperature`, `value`; and `kl` (old to new, on the batch), `stored`
     (steps in the buffer), `skipped` (the share of gradients that were not followed).
     """
-    settings = SacSettings(
-        learning_rate,
-        discount,
-        target_rate,
-        minibatch,
-        ratio,
-        capacity,
-        tuple(hidden),
-        target_entropy,
-        recompute,
-        seed,
-    )
+    settings = SacSettings(learning_rate, **more)
     for name in ("learning_rate", "minibatch", "ratio", "capacity"):
         if not getattr(settings, name) > 0:
             raise UsageError(f"{name}={getattr(settings, name)}: must be greater than 0.")
-    if not 0 < target_rate <= 1:
-        raise UsageError(f"target_rate={target_rate}: must lie between 0 and 1, as in 0.005.")
-    if capacity < minibatch:
-        raise UsageError(f"capacity={capacity}: holds not even one minibatch of {minibatch} steps.")
+    if not 0 < settings.target_rate <= 1:
+        raise UsageError(f"target_rate={settings.target_rate}: must lie between 0 and 1, as in 0.005.")
+    if settings.capacity < settings.minibatch:
+        raise UsageError(f"capacity={settings.capacity}: holds not even one minibatch of {settings.minibatch} steps.")
     return UpdateRule(
         partial(_init, settings),
-        partial(_step, settings),
+        eqx.Partial(_step, settings),
         "sac",
         policy_only,
-        refitted if recompute else None,
+        refitted if settings.recompute else None,
         squashed=True,
     )
 

@@ -1,9 +1,10 @@
 """Many agents at once: Algorithm 1 for several runs side by side, their updates one compiled program. (Ours.)
 
-Runs of one recipe whose agents have the same shapes are stacked along a first axis. Their environments are stepped as one
-batch, their policies asked in one call, and what an update rule does to one agent is done to all (`vmap`). Each keeps its
-own seed, data and stopping rule, and its randomness derives from (seed, iteration) as ever: the numbers are those of the
-run alone but for rounding, and a run may go on alone, or together with others, from any iteration.
+Runs whose rules are alike and whose agents have the same shapes are stacked along a first axis. Their environments are
+stepped as one batch, their policies asked in one call, and what an update rule does to one agent is done to all (`vmap`).
+Each keeps its own seed, data, stopping rule and sizes of steps, and its randomness derives from (seed, iteration) as ever:
+the numbers are those of the run alone but for rounding, and a run may go on alone, or together with others, from any
+iteration.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext, suppress
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -53,14 +53,14 @@ class Step(NamedTuple):
 
 
 def train_together(
-    recipe: Recipe,
+    recipes: Sequence[Recipe],
     make_envs: Callable[[int], VectorEnv],
     settings: Sequence[TrainingSettings],
     iterations: int,
     trainings: Sequence[Training | None],
     threads: int = 1,
 ) -> Iterator[list[Step]]:
-    """`training.train` of several runs whose settings differ in nothing but the seed; those that are behind go first.
+    """`training.train` of several runs in the same environment; those that are behind go first.
 
     `make_envs(n)` makes environments for n of them. A run without a `training` to go on from begins, `threads` of them at
     a time. A run that diverges is left out from then on.
@@ -77,13 +77,14 @@ def train_together(
         with ThreadPoolExecutor(threads) as pool:
             if new := [i for i, training in enumerate(trainings) if training is None]:
                 envs = envs_for(1) if len(new) == 1 else None
-                steps = _side_by_side(pool, lambda i: _begin(recipe, envs, make_envs, i, settings[i]), new)
+                steps = _side_by_side(pool, lambda i: _begin(recipes[i], envs, make_envs, i, settings[i]), new)
                 now |= {step.run: step.training for step in steps if step.training is not None}
                 yield steps
             while unfinished := [i for i, training in now.items() if training.iteration < iterations]:
                 behind = min(now[i].iteration for i in unfinished)
-                at_once = _alike({i: now[i] for i in unfinished if now[i].iteration == behind})
-                steps = _advance(recipe, envs_for, settings, now, at_once, pool)
+                level = [i for i in unfinished if now[i].iteration == behind]
+                at_once = _alike(recipes, settings, now, level)
+                steps = _advance(recipes, envs_for, settings, now, at_once, pool)
                 for step in steps:
                     now.pop(step.run)
                     if step.training is not None:
@@ -110,17 +111,29 @@ def _begin(
             return Step(run, None, {}, error)
 
 
-def _alike(trainings: dict[int, Training]) -> list[int]:
-    """The first of some runs, and those that can advance together with it: their parameters have the same shapes."""
+def _alike(
+    recipes: Sequence[Recipe], settings: Sequence[TrainingSettings], trainings: dict[int, Training], runs: Sequence[int]
+) -> list[int]:
+    """The first of some runs, and those that can advance together with it.
 
-    def shapes(training: Training) -> Hashable:
-        leaves, structure = jax.tree.flatten((training.agent, training.memory))
-        return structure, tuple((x.shape, x.dtype) if eqx.is_array(x) else x for x in leaves)
+    Their parameters have the same shapes, and their rules differ in nothing but numbers such as a learning rate.
+    """
+
+    def shapes(i: int) -> Hashable:
+        leaves, structure = jax.tree.flatten((recipes[i].rule.step, trainings[i].agent, trainings[i].memory))
+        return settings[i].samples, structure, tuple(map(_form, leaves))
 
     found: dict[Hashable, list[int]] = defaultdict(list)
-    for i, training in sorted(trainings.items()):
-        found[shapes(training)].append(i)
+    for i in sorted(runs):
+        found[shapes(i)].append(i)
     return next(iter(found.values()))
+
+
+def _form(leaf: Any) -> Hashable:
+    """What leaves must have in common to be stacked. (A weight of 0 drops a term: that is another rule.)"""
+    if eqx.is_array(leaf):
+        return leaf.shape, leaf.dtype
+    return ("number", leaf == 0) if isinstance(leaf, float) else leaf
 
 
 def _side_by_side(pool: ThreadPoolExecutor, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
@@ -143,7 +156,7 @@ def _side_by_side(pool: ThreadPoolExecutor, function: Callable[[Any], Any], item
 
 
 def _advance(
-    recipe: Recipe,
+    recipes: Sequence[Recipe],
     envs_for: Callable[[int], VectorEnv],
     settings: Sequence[TrainingSettings],
     trainings: dict[int, Training],
@@ -154,19 +167,20 @@ def _advance(
     envs = envs_for(len(runs))
     try:
         if len(runs) == 1:
-            return [Step(runs[0], *advance(recipe, envs, settings[runs[0]], trainings[runs[0]]))]
-        own = [settings[i] for i in runs]
-        found = advance_together(recipe, envs, own, [trainings[i] for i in runs], pool)
+            (i,) = runs
+            return [Step(i, *advance(recipes[i], envs, settings[i], trainings[i]))]
+        own = [recipes[i] for i in runs], [settings[i] for i in runs], [trainings[i] for i in runs]
+        found = advance_together(envs, *own, pool)
         return [Step(i, *after) for i, after in zip(runs, found, strict=True)]
     except DivergedError as error:
         if len(runs) == 1:
             return [Step(runs[0], None, {}, error)]
-        return [_advance(recipe, envs_for, settings, trainings, [i], pool)[0] for i in runs]
+        return [_advance(recipes, envs_for, settings, trainings, [i], pool)[0] for i in runs]
 
 
 def advance_together(
-    recipe: Recipe,
     envs: VectorEnv,
+    recipes: Sequence[Recipe],
     settings: Sequence[TrainingSettings],
     trainings: Sequence[Training],
     pool: ThreadPoolExecutor,
@@ -176,7 +190,8 @@ def advance_together(
     The times in a record are those of all of them together.
     """
     started = time.perf_counter()
-    before = _side_by_side(pool, lambda pair: refit_if_due(recipe, *pair), zip(settings, trainings, strict=True))
+    runs = list(zip(recipes, settings, trainings, strict=True))
+    before = _side_by_side(pool, lambda run: refit_if_due(*run), runs)
     fitted = time.perf_counter()
     agents, memories = stack([(each.agent, each.memory) for each in before])
     collected = collect_together(
@@ -193,27 +208,26 @@ def advance_together(
         rows = packed(each, envs, rows).shape[0]
     batches = [packed(each, envs, rows) for each in collected]
     fractions = jnp.asarray([0.5**training.halvings for training in trainings])
-    learn = _learning(recipe.rule.step, recipe.rule.moves_filter(before[0].agent))
-    found = unstack(learn(agents, memories, _stack_batches(batches), fractions), len(before))
+    moved = recipes[0].rule.moves_filter(before[0].agent)
+    rules = _stack_rules([recipe.rule.step for recipe in recipes])
+    found = unstack(_learn(rules, moved, agents, memories, _stack_batches(batches), fractions), len(runs))
     times = started, fitted, acted
     return [
-        concluded(recipe, own, training, prior, each, Update(batch, *after), times)
-        for own, training, prior, each, batch, after in zip(
-            settings, trainings, before, collected, batches, found, strict=True
-        )
+        concluded(*run, prior, each, Update(batch, *after), times)
+        for run, prior, each, batch, after in zip(runs, before, collected, batches, found, strict=True)
     ]
 
 
-@lru_cache(maxsize=8)
-def _learning(step: Callable[..., Any], moved: bool) -> Callable[..., Any]:
-    """The compiled update of all agents: parameters, memories, batches, and what fraction of its step each goes."""
+@eqx.filter_jit
+def _learn(rules: Any, moved: bool, agents: Any, memories: Any, batches: Batch, fractions: Any) -> Any:
+    """The update of all agents, of which each goes a fraction of its step: (agents, memories, diagnostics)."""
 
-    def one(agent: Any, memory: Any, batch: Batch, fraction: Any) -> tuple[Any, Any, dict[str, Any]]:
+    def one(step: Any, agent: Any, memory: Any, batch: Batch, fraction: Any) -> tuple[Any, Any, dict[str, Any]]:
         new, memory, diagnostics = step(agent, memory, batch)
         new = part_way(new, agent, fraction)
         return new, memory, diagnose(agent, new, batch, moved) | diagnostics
 
-    return eqx.filter_jit(eqx.filter_vmap(one))
+    return eqx.filter_vmap(one)(rules, agents, memories, batches, fractions)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -232,6 +246,16 @@ def unstack(tree: Any, count: int) -> list[Any]:
     """The trees that were stacked."""
     arrays, others = eqx.partition(tree, eqx.is_array)
     return [eqx.combine(jax.tree.map(lambda x, i=i: x[i], arrays), others) for i in range(count)]
+
+
+def _stack_rules(steps: Sequence[Any]) -> Any:
+    """One step for all; numbers in which they differ become arrays, and those in which they agree stay compiled in."""
+
+    def leaf(first: Any, *others: Any) -> Any:
+        differ = isinstance(first, float) and any(other != first for other in others)
+        return jnp.asarray([first, *others]) if differ else first
+
+    return jax.tree.map(leaf, *steps)
 
 
 def _stack_batches(batches: Sequence[Batch]) -> Batch:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 else:
     Numbers = np.ndarray | Array
 """What batches and feature maps are made of: numpy while data are packed and fitted, jax inside a compiled function."""
+Scalar = float | Float[Array, ""]
+"""A setting of an update; an array where several agents that are trained together differ in it."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,8 +8,6 @@ otherwise states depend on the parameters, and Fisher-vector products go through
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -32,14 +30,13 @@ from rpsp.objectives import (
     surrogate,
 )
 from rpsp.policies import AbstractDistribution, Agent
-from rpsp.trajectories import Batch
+from rpsp.trajectories import Batch, Scalar
 from rpsp.updates import Select, UpdateRule, Vector, line_search, policy_only
 
 Product = Callable[[Vector], Vector]
 
 
-@dataclass(frozen=True)
-class TrpoSettings:
+class TrpoSettings(eqx.Module):
     """How far and how carefully a step goes."""
 
     max_kl: float = 0.01
@@ -62,26 +59,15 @@ class TrpoSettings:
     """Which parameters move."""
 
 
-def trpo(
-    max_kl: float = 0.01,
-    cg_steps: int = 10,
-    damping: float = 0.1,
-    backtracks: int = 10,
-    *,
-    shrink: float = 0.8,
-    discount: float = 0.99,
-    normalise: bool = True,
-    baseline_ridge: float = 1e-5,
-    select: Select = policy_only,
-) -> UpdateRule:
-    """The trust-region rule; see `TrpoSettings` for what each setting means. It remembers nothing between steps."""
-    settings = TrpoSettings(max_kl, cg_steps, damping, backtracks, shrink, discount, normalise, baseline_ridge, select)
+def trpo(max_kl: float = TrpoSettings.max_kl, **more: Any) -> UpdateRule:
+    """The trust-region rule; `more` are the other fields of `TrpoSettings`. It remembers nothing between steps."""
+    settings = TrpoSettings(max_kl, **more)
     for name in ("max_kl", "damping", "cg_steps"):
         if not getattr(settings, name) > 0:
             raise UsageError(f"{name}={getattr(settings, name)}: must be greater than 0.")
-    if not 0 < shrink < 1:
-        raise UsageError(f"shrink={shrink}: must lie between 0 and 1, as in 0.8.")
-    return UpdateRule(lambda agent: (), partial(_step, settings), "trpo", select)
+    if not 0 < settings.shrink < 1:
+        raise UsageError(f"shrink={settings.shrink}: must lie between 0 and 1, as in 0.8.")
+    return UpdateRule(lambda agent: (), eqx.Partial(_step, settings), "trpo", settings.select)
 
 
 @eqx.filter_jit
@@ -142,7 +128,7 @@ def fisher_product(
     J: Callable[[Vector], Any],
     J_transposed: Callable[[Any], tuple[Vector]],
     mask: Bool[Array, "row time"],
-    damping: float,
+    damping: Scalar,
 ) -> Product:
     """v ↦ (F + damping I) v, where F = ∇²_θ mean_t KL(π_old ‖ π_θ) at θ_old.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,7 +27,7 @@ from rpsp.objectives import (
     rewards_to_go,
 )
 from rpsp.policies import Agent
-from rpsp.trajectories import Batch
+from rpsp.trajectories import Batch, Scalar
 
 Memory = Any
 """What a rule remembers from one step to the next: a tree of arrays."""
@@ -73,23 +72,31 @@ def in_sequence(*rules: UpdateRule) -> UpdateRule:
     def init(agent: Agent) -> tuple[Memory, ...]:
         return tuple(rule.init(agent) for rule in rules)
 
-    def step(
-        agent: Agent, state: tuple[Memory, ...], batch: Batch
-    ) -> tuple[Agent, tuple[Memory, ...], dict[str, Array]]:
-        states, diagnostics = [], {}
-        for name, rule, memory in zip(names, rules, state, strict=True):
-            agent, memory, found = rule.step(agent, memory, batch)
-            states.append(memory)
-            diagnostics |= {f"{name}/{key}": value for key, value in found.items()}
-            if rule.moves_filter(agent):
-                batch = forgetting_states(batch)
-        return agent, tuple(states), diagnostics
-
     def select(agent: Agent) -> Any:
         marks = [rule.select(agent) for rule in rules]
         return jax.tree.map(lambda *each: any(each), *marks)
 
+    moves = tuple(rule.moves_filter for rule in rules)
+    step = _InSequence(tuple(rule.step for rule in rules), tuple(names), moves)
     return UpdateRule(init, step, "+".join(names), select)
+
+
+class _InSequence(eqx.Module):
+    """The steps of several rules, one after the other."""
+
+    steps: tuple[Callable[..., Any], ...]
+    names: tuple[str, ...]
+    moves_filter: tuple[Callable[[Agent], bool], ...]
+
+    def __call__(self, agent: Agent, state: tuple[Memory, ...], batch: Batch) -> tuple[Agent, tuple, dict[str, Array]]:
+        states, diagnostics = [], {}
+        for name, step, moves, memory in zip(self.names, self.steps, self.moves_filter, state, strict=True):
+            agent, memory, found = step(agent, memory, batch)
+            states.append(memory)
+            diagnostics |= {f"{name}/{key}": value for key, value in found.items()}
+            if moves(agent):
+                batch = forgetting_states(batch)
+        return agent, tuple(states), diagnostics
 
 
 def forgetting_states(batch: Batch) -> Batch:
@@ -131,8 +138,7 @@ def _nothing(marks: Any) -> Any:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class VrpgSettings:
+class VrpgSettings(eqx.Module):
     """What the joint gradient is made of, and how far a step goes."""
 
     learning_rate: float = 1e-3
@@ -170,56 +176,32 @@ class VrpgMemory(NamedTuple):
     v: Float[Array, " loss"]
 
 
-def vrpg(
-    learning_rate: float = 1e-3,
-    return_weight: float = 1.0,
-    prediction_weight: float = 1.0,
-    averaging_rate: float = 0.1,
-    *,
-    discount: float = 0.99,
-    normalise: bool = True,
-    truncate: int | None = None,
-    max_norm: float = 3.0,
-    select: Select = everything,
-    policy_rate: float = 1.0,
-    max_kl: float | None = None,
-) -> UpdateRule:
-    """Adam on ∇L = α₁ ∇ℓ₁ + α₂ ∇ℓ₂, states recomputed so that gradients go through time; see `VrpgSettings`.
+def vrpg(learning_rate: float = VrpgSettings.learning_rate, **more: Any) -> UpdateRule:
+    """Adam on ∇L = α₁ ∇ℓ₁ + α₂ ∇ℓ₂, states recomputed so that gradients go through time; `more` are other `VrpgSettings`.
 
     `max_kl` (ours) shortens a step until the policy, by which filter and reactive policy are meant together, has moved
     no further than that, and else gives it up; Adam remembers the gradient all the same. A step that is not finite is
     skipped, and nothing is remembered of it.
     """
-    settings = VrpgSettings(
-        learning_rate,
-        return_weight,
-        prediction_weight,
-        averaging_rate,
-        discount,
-        normalise,
-        truncate,
-        max_norm,
-        select,
-        policy_rate,
-        max_kl,
-    )
+    settings = VrpgSettings(learning_rate, **more)
     for name in ("learning_rate", "max_norm", "policy_rate", "max_kl", "truncate"):
         if (value := getattr(settings, name)) is not None and not value > 0:
             raise UsageError(f"{name}={value}: must be greater than 0.")
-    if not 0 < averaging_rate <= 1:
-        raise UsageError(f"averaging_rate={averaging_rate}: must lie between 0 and 1, as in 0.1.")
-    if min(return_weight, prediction_weight) < 0 or not _weights(settings):
+    if not 0 < settings.averaging_rate <= 1:
+        raise UsageError(f"averaging_rate={settings.averaging_rate}: must lie between 0 and 1, as in 0.1.")
+    weights = settings.return_weight, settings.prediction_weight
+    if min(weights) < 0 or max(weights) == 0:
         raise UsageError(
-            f"return_weight={return_weight}, prediction_weight={prediction_weight}: neither may be negative, and one "
-            "must be greater than 0."
+            f"return_weight={weights[0]}, prediction_weight={weights[1]}: neither may be negative, and one must be greater "
+            "than 0."
         )
-    return UpdateRule(partial(_init, settings), partial(_step, settings), "vrpg", select)
+    return UpdateRule(partial(_init, settings), eqx.Partial(_step, settings), "vrpg", settings.select)
 
 
-def _weights(settings: VrpgSettings) -> dict[str, float]:
+def _weights(settings: VrpgSettings) -> dict[str, Any]:
     """The user's weight of every loss that is not dropped."""
     weights = {"policy": settings.return_weight, "prediction": settings.prediction_weight}
-    return {name: weight for name, weight in weights.items() if weight > 0}
+    return {name: weight for name, weight in weights.items() if isinstance(weight, Array) or weight > 0}
 
 
 def _adam(settings: VrpgSettings) -> optax.GradientTransformation:
@@ -294,7 +276,7 @@ def _step(
 
 
 def without_outliers(
-    gradients: Float[Array, "loss theta"], v: Float[Array, " loss"], max_norm: float
+    gradients: Float[Array, "loss theta"], v: Float[Array, " loss"], max_norm: Scalar
 ) -> Float[Array, "loss theta"]:
     """Each ∇ℓ_i, cut to `max_norm` √v_i: a gradient through a long time explodes now and then, to a thousand times its size.
 
@@ -306,7 +288,7 @@ def without_outliers(
 
 
 def gradient_variance(
-    v: Float[Array, " loss"], gradients: Float[Array, "loss theta"], averaging_rate: float
+    v: Float[Array, " loss"], gradients: Float[Array, "loss theta"], averaging_rate: Scalar
 ) -> Float[Array, " loss"]:
     """v_i⁽ⁿ⁾ = (1 − β) v_i⁽ⁿ⁻¹⁾ + β Σ_j ‖∇_{θ_j} ℓ_i‖²: the new value's weight is β.
 
@@ -376,9 +358,9 @@ def line_search(
     judge: Callable[[Vector], tuple[Array, Array]],
     theta: Vector,
     step: Vector,
-    max_kl: float,
+    max_kl: Scalar,
     backtracks: int,
-    shrink: float,
+    shrink: Scalar,
 ) -> Search:
     """The first of θ + shrinkⁱ s, i = 0 … backtracks, with KL ≤ ε and a gain; θ itself if there is none.
 

@@ -250,9 +250,9 @@ def test_several_runs_go_on_together_and_each_can_go_on_alone(tmp_path: Path, ca
     alone = trained(tmp_path / "alone", 3, seed=1)
     returns = [[record["mean_return"] for record in Run(d, {}).metrics] for d in (outs[1], alone.directory)]
     assert returns[0] == pytest.approx(returns[1], rel=1e-3)
-    other = trained(tmp_path / "other", 1, "fm1").directory
-    assert cli("resume", str(outs[0]), str(other)) == 2
-    assert "method, settings: " in capsys.readouterr().err
+    other = trained(tmp_path / "other", 1, "fm1", num_envs=2).directory
+    assert cli("resume", str(outs[0]), str(other), "--iterations", "4") == 2
+    assert "num_envs: is 2 in " in capsys.readouterr().err
     assert cli("resume", *map(str, outs), "--iterations", "1") == 2
 
 
@@ -266,14 +266,14 @@ def test_of_several_runs_only_those_that_diverge_fail(tmp_path: Path, monkeypatc
 
     advance, outs = together.advance, [trained(tmp_path / f"s{seed}", 1, seed=seed).directory for seed in (0, 1)]
     monkeypatch.setattr(together, "advance", diverging)
-    monkeypatch.setattr(together, "advance_together", lambda *_: diverging(*_[:2], replace(_[2][1], seed=1), _[3][1]))
+    monkeypatch.setattr(together, "advance_together", lambda envs, r, s, t, _: diverging(r[1], envs, s[1], t[1]))
     assert cli("resume", *map(str, outs), "--iterations", "2") == 4
     assert "1 of 2 runs failed: s1: gone astray." in capsys.readouterr().err
     jobs = [Job(out.name, out, replace(read_config(out), iterations=2)) for out in outs]
     assert [settle(job, 4, "rpsp: 1 of 2 runs failed") for job in jobs] == [None, Failure("gone astray.", 4)]
 
 
-def test_seeds_for_a_gpu_are_one_bundle_and_all_others_are_by_themselves(tmp_path: Path) -> None:
+def test_runs_of_a_method_for_a_gpu_are_one_bundle_and_all_others_are_by_themselves(tmp_path: Path) -> None:
     def job(method: str, seed: int, device: str) -> Job:
         config = configured({"env": "tasks:Drift-v0", "method": method, "seed": seed, "device": device})
         return Job(f"{method}/s{seed}", tmp_path, config)

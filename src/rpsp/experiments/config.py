@@ -135,7 +135,7 @@ class ResumeConfig:
     """Go on with a run that was interrupted, bit for bit, from its last good checkpoint."""
 
     directories: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
-    """A run directory of `rpsp train`; or several that differ in their seed alone, which are then trained together."""
+    """A run directory of `rpsp train`; or several of the same task and length, which are then trained together."""
     iterations: int | None = None
     """Go on to so many iterations in all, instead of those that were asked for at first."""
     plugin: str | None = None

@@ -1,4 +1,4 @@
-"""Many runs at once on this machine: a process for every run, bound to one core; on a GPU, one for all seeds of a method.
+"""Many runs at once on this machine: a process for every run, bound to one core; on a GPU, one for all runs of a method.
 
 A process of its own gives its memory back and takes no other run with it when it dies. What it would cost, compiling anew,
 is saved by a cache that the processes share. A process whose driver dies, however it dies, ends itself.
@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -91,13 +91,17 @@ def run_here(jobs: Sequence[Job], workers: int | None = None) -> Generator[Beat,
 
 AT_ONCE = 64
 """So many agents at most are trained together."""
+TOGETHER = "env", "sensors", "max_episode_steps", "num_envs", "iterations", "device", "step_timeout"
+"""What they must have in common."""
 
 
 def bundles(jobs: Sequence[Job]) -> list[list[Job]]:
-    """The jobs that one process does together: those for a GPU that differ in their seed alone; all others by themselves."""
+    """The jobs that one process does together: those of a method for a GPU; all others by themselves."""
     found: dict[object, list[list[Job]]] = {}
     for job in jobs:
-        alike = replace(job.config, seed=0, out=None) if job.config.device == "gpu" else job.name
+        alike = job.name
+        if job.config.device == "gpu":
+            alike = job.config.method, *(getattr(job.config, name) for name in TOGETHER)
         found.setdefault(alike, [[]])
         if len(found[alike][-1]) == AT_ONCE:
             found[alike].append([])

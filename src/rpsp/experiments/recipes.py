@@ -168,8 +168,8 @@ def off_policy(s: MethodSettings) -> UpdateRule:
 def _gradient_step(s: MethodSettings, select: Any) -> UpdateRule:
     return vrpg(
         s.learning_rate,
-        s.return_weight,
-        s.prediction_weight,
+        return_weight=s.return_weight,
+        prediction_weight=s.prediction_weight,
         discount=s.discount,
         truncate=s.truncate,
         select=select,

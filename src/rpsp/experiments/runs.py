@@ -26,7 +26,7 @@ from rpsp.experiments.config import (
     plugin_flag,
 )
 from rpsp.experiments.methods import MethodSettings
-from rpsp.experiments.pool import FAILURE, Failure
+from rpsp.experiments.pool import FAILURE, TOGETHER, Failure
 from rpsp.experiments.runner import Say, free_directory, read_json, record_settings, write_json
 
 Record = dict[str, float | int]
@@ -129,7 +129,9 @@ def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
     finally:
         envs.close()
     if limit is None:
-        raise UsageError(f"max_episode_steps: {config.env} has no limit of its own; say when an episode is cut off, as in 1000.")
+        raise UsageError(
+            f"max_episode_steps: {config.env} has no limit of its own; say when an episode is cut off, as in 1000."
+        )
     task = TASKS.get(config.env or "")
     usual = task.batch_samples if task else max(limit, min(10_000, max(2_000, 10 * limit)))
     iterations = task.iterations if task else 100
@@ -291,13 +293,12 @@ def resume(
 
 
 def _check_alike(configs: Sequence[TrainConfig], directories: Sequence[Path]) -> None:
-    """Runs that go on together differ in their seed alone."""
-    first, *others = (dataclasses.replace(config, seed=0, out=None) for config in configs)
-    for directory, other in zip(directories[1:], others, strict=True):
-        if unlike := [n for n in field_names(TrainConfig) if getattr(other, n) != getattr(first, n)]:
+    """Runs that go on together are of the same environment and length; methods and their settings may differ."""
+    for directory, other in zip(directories, configs, strict=True):
+        if unlike := [name for name in TOGETHER if getattr(other, name) != getattr(configs[0], name)]:
             raise UsageError(
-                f"{', '.join(sorted(unlike))}: {directory} differs in it from {directories[0]}; runs that go on together "
-                "differ in their seed alone. Resume them one by one."
+                f"{unlike[0]}: is {getattr(other, unlike[0])!r} in {directory}, {getattr(configs[0], unlike[0])!r} in "
+                f"{directories[0]}; runs that go on together must agree in it, so resume these one by one."
             )
         if other.seeds > 1:
             raise UsageError(f"seeds: {directory} holds {other.seeds} runs; name those instead, as in {directory}/s*.")
@@ -347,7 +348,7 @@ def ingredients(config: TrainConfig) -> tuple[Any, Any]:
 def _run(
     configs: Sequence[TrainConfig], directories: Sequence[Path], make_envs: Callable[..., Any], say: Say, show: Show
 ) -> list[Run]:
-    """Algorithm 1 into run directories, of which there may be several that differ in nothing but the seed.
+    """Algorithm 1 into run directories, of which there may be several in the same environment.
 
     Several advance together, and what is shown is their mean. A run that fails takes no other with it.
     """
@@ -360,10 +361,9 @@ def _run(
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     config, failed = configs[0], {}
     assert config.num_envs and config.iterations is not None  # resolved
-    recipe, _ = ingredients(config)
     with ExitStack() as stack, jax.default_device(_device(config)):
         each = zip(configs, directories, strict=True)
-        places = [stack.enter_context(_Place(own, directory, recipe.rule, say)) for own, directory in each]
+        places = [stack.enter_context(_Place(own, directory, say)) for own, directory in each]
         waiting = [place for place in places if not place.finished]
 
         rows = config.num_envs
@@ -375,7 +375,7 @@ def _run(
             return made
 
         pace = Pace(config.iterations, min((place.done for place in waiting), default=config.iterations))
-        steps = _persevering(recipe, envs, waiting, config.iterations, say)
+        steps = _persevering(envs, waiting, config.iterations, say)
         with closing(steps):
             for found in steps:
                 for place, step in found:
@@ -417,10 +417,11 @@ def _some_failed(failed: dict[str, Failure], count: int) -> RpspError:
 class _Place:
     """A run directory while a process works in it: what is there already, and what is added."""
 
-    def __init__(self, config: TrainConfig, directory: Path, rule: Any, say: Say):
+    def __init__(self, config: TrainConfig, directory: Path, say: Say):
         from rpsp.experiments.run_directory import RunDirectory
 
-        self.config, self.directory, self.rule, self.say = config, directory, rule, say
+        self.config, self.directory, self.say = config, directory, say
+        self.recipe, self.amounts = ingredients(config)
         self.files, self.results_file = RunDirectory(directory), directory / "results.json"
         self.held = ExitStack()
         self.unsaved: Any = None
@@ -431,7 +432,7 @@ class _Place:
         with ExitStack() as held:
             held.enter_context(self.files.locked())
             self.files.clean()
-            self.training, complaints = self.files.restore(self.rule) or (None, [])
+            self.training, complaints = self.files.restore(self.recipe.rule) or (None, [])
             for complaint in complaints:
                 self.say(f"skipped a damaged checkpoint: {complaint}")
             self.done = 0 if self.training is None else self.training.iteration
@@ -524,7 +525,7 @@ TRIES = 3
 
 
 def _persevering(
-    recipe: Any, make_envs: Callable[[int], Any], places: Sequence[_Place], iterations: int, say: Say
+    make_envs: Callable[[int], Any], places: Sequence[_Place], iterations: int, say: Say
 ) -> Generator[list[tuple[_Place, Any]], None, None]:
     """Algorithm 1; where its environments fail they are made anew and the iteration is played again.
 
@@ -536,9 +537,9 @@ def _persevering(
     tries, left = 0, {place: place.take() for place in places}
     while left:
         going = list(left)
-        amounts = [ingredients(place.config)[1] for place in going]
+        recipes, amounts = [place.recipe for place in going], [place.amounts for place in going]
         try:
-            for steps in train_together(recipe, make_envs, amounts, iterations, list(left.values()), len(cores())):
+            for steps in train_together(recipes, make_envs, amounts, iterations, list(left.values()), len(cores())):
                 tries = 0
                 for step in steps:
                     left[going[step.run]] = step.training
@@ -585,9 +586,8 @@ def _many(config: TrainConfig, directory: Path, say: Say) -> Run:
         own = directory / f"s{seed}"
         alone = dataclasses.replace(config, seed=seed, seeds=1, threads=1, out=str(own))
         jobs.append(Job(own.name, own, alone))
-    say(
-        f"run directory {directory}: {config.seeds} seeds on {'the GPU' if config.device == 'gpu' else f'{len(cores())} cores'}"
-    )
+    where = "the GPU" if config.device == "gpu" else f"{len(cores())} cores"
+    say(f"run directory {directory}: {config.seeds} seeds on {where}")
     failed: dict[str, Failure] = {}
     with closing(run_here(jobs)) as beats:
         for job, failure in (end for beat in beats for end in beat.ended):
