@@ -92,6 +92,13 @@ def flat_settings(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def task_label(settings: Mapping[str, Any], also: Iterable[str] = ()) -> str:
     """The environment and how it is sensed, where not plainly, as in "Hopper-v5, obs_noise=0.1"; and what `also` names."""
+    if settings.get("observe") in ("all", "positions"):
+        from rpsp.environments import TASKS
+
+        if settings["observe"] == (
+            "positions" if settings["env"] in TASKS else "all"
+        ):  # said, the default is one still
+            settings = {**settings, "observe": None}
     return _label(settings, "env", _plain_sensors(), also)
 
 
