@@ -615,7 +615,7 @@ def _malformed(env: gymnasium.Env) -> str | None:
         values = dict(zip(names, returned, strict=True))
         if not isinstance(values["info"], dict):
             return f"{call} returned the info {_short(values['info'])}; let it be a dictionary"
-        if not isinstance(values.get("reward", 0.0), numbers.Real):
+        if not isinstance(np.asarray(values.get("reward", 0.0))[()], numbers.Real):
             return f"{call} returned the reward {_short(values['reward'])}; let it be one number, as float(reward)"
     return None
 
