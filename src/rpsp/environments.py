@@ -775,8 +775,7 @@ def _check_spaces(name: str, envs: VectorEnv) -> None:
                 "compute a few numbers of such images or tables in a wrapper (gymnasium.wrappers.TransformObservation)"
             )
         raise UsageError(
-            f"the {kind}s of {name} are in {_short(space)}, not one or more numbers in a 1-D Box or a symbol in a "
-            f"Discrete space; {remedy}"
+            f"the {kind}s of {name} are in {_short(space)}, not one or more numbers in a 1-D Box or a Discrete space; {remedy}"
         )
 
 
