@@ -775,7 +775,8 @@ def _check_spaces(name: str, envs: VectorEnv) -> None:
                 "compute a few numbers of such images or tables in a wrapper (gymnasium.wrappers.TransformObservation)"
             )
         raise UsageError(
-            f"the {kind}s of {name} are in {_short(space)}, not one or more numbers in a 1-D Box or a Discrete space; {remedy}"
+            f"the {kind}s of {name} are in {_short(space)}, not one or more numbers in a 1-D Box or a Discrete space; "
+            f"{remedy}"
         )
 
 
