@@ -145,8 +145,8 @@ def explore(
         if missing > 0 and tally.started >= max_tries:
             raise UsageError(
                 f"min_length={min_length}: of {tally.started} random episodes of {_name(envs)} only {tally.kept} were "
-                f"that long, and {wanted} {name} are wanted; ask for shorter windows (a smaller future), for fewer {name}, or "
-                "for a method without windows (fm2, gru32)."
+                f"that long, and {wanted} {name} are wanted; ask for shorter windows (a smaller future), for fewer {name}, "
+                "or for a method without windows (fm2, gru32)."
             )
         return min(missing, max_tries - tally.started)
 
@@ -600,8 +600,8 @@ def _check_soundness(part: Part, envs: VectorEnv, *, whole: bool) -> None:
         why = "the agent's actions were not finite; it has diverged, train with a smaller step (max_kl, learning_rate)."
     else:
         why = (
-            "the simulation diverges under its actions, or a sensor or reward is not finite; mend that, or give it a smaller "
-            "time step, or actions less room."
+            "the simulation diverges under its actions, or a sensor or reward is not finite; mend that, or give it a "
+            "smaller time step, or actions less room."
         )
     raise DivergedError(f"{_name(envs)}: {tally.failed} of {ended} episodes failed in {part.where}: {why}")
 
