@@ -27,6 +27,7 @@ def write_page(results: Path, docs: Path) -> None:
         "overlap": _overlap,
         "against_sb3": _against_sb3,
         "gpu": _gpu,
+        "together": _together,
         "prediction": _prediction,
         "fresh": _fresh,
         "kalman": _kalman,
@@ -320,6 +321,25 @@ def _gpu(figures: dict[str, Any], into: Path) -> str:
     ]
     head = ["seconds for one update of", *(f"{n} agent{'s' * (n > 1)}" for n in counts)]
     return "\n".join([f"## On a GPU ({figures['gpu']})\n", _doc("gpu"), table(head, lines)])
+
+
+def _together(figures: dict[str, Any], into: Path) -> str:
+    alone = {row["method"]: row["seconds"] for row in figures["rows"] if row["agents"] == 1}
+    lines = [
+        [
+            row["method"],
+            f"{row['agents']}",
+            f"{row['seconds']:.2f}",
+            f"{row['seconds'] / alone[row['method']]:.1f}",
+            f"{row['acting_seconds']:.2f}",
+            f"{row['update_seconds']:.2f}",
+            f"{row['steps_of_an_iteration'] / row['seconds']:,.0f}",
+        ]
+        for row in figures["rows"]
+    ]
+    head = ["method", "agents", "seconds an iteration", "times one agent's", "acting", "update", "steps/s"]
+    where = f"{figures['device']}, {figures['cores']} cores"
+    return "\n".join([f"## Many agents at once ({where})\n", _doc("together"), table(head, lines)])
 
 
 def _timing(figures: dict[str, Any], into: Path) -> str:

@@ -1,0 +1,66 @@
+"""Many agents at once: seconds of an iteration for 1 to 64 agents, position-only Hopper. Needs a GPU that jax can use.
+
+The same recipe with as many seeds; updates as one compiled program on the GPU, physics in threads on the host. An iteration
+is the median of those after the first three, which compile. `alone` is the first agent by itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import statistics
+import time
+from typing import Any
+
+import jax
+
+from rpsp.experiments.config import configured
+from rpsp.experiments.pool import cores
+from rpsp.experiments.runs import environment_maker, ingredients, resolve
+from rpsp.together import train_together
+
+METHODS: dict[str, dict[str, Any]] = {
+    "rpsi-sac": {"hidden": [256, 256], "capacity": 100_000, "refit_before": []},
+    "rpsi-ppo": {"refit_before": []},
+}
+AGENTS = (1, 2, 4, 8, 16, 32, 64)
+ITERATIONS = 8
+
+
+def main() -> dict[str, Any]:
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # as `rpsp train` does
+    rows = []
+    for method, agents in itertools.product(METHODS, AGENTS):
+        rows.append({"method": method, "agents": agents, **measure(method, agents)})
+        print(rows[-1], flush=True)
+    return {"device": jax.devices()[0].device_kind, "cores": len(cores()), "rows": rows}
+
+
+def measure(method: str, agents: int) -> dict[str, float]:
+    """Seconds of an iteration of so many agents, and of its parts."""
+    config = configured({"env": "Hopper-v5", "method": method, **METHODS[method]})
+    make_envs = environment_maker(config)
+    assert make_envs is not None
+    config = resolve(config, make_envs)
+    recipe, amounts = ingredients(config)
+    settings = [dataclasses.replace(amounts, seed=seed) for seed in range(agents)]
+    rows = config.num_envs or 1
+    ends, records, steps = [], [], 0
+    for found in train_together(
+        [recipe] * agents, lambda n: make_envs(rows * n), settings, ITERATIONS, [None] * agents, len(cores())
+    ):
+        jax.block_until_ready([jax.tree.leaves(step.training) for step in found])
+        ends.append(time.perf_counter())
+        records.append(found[0].record)
+        steps += sum(step.record.get("samples", 0) for step in found)
+    later = records[4:]  # the first is the initialisation's
+    return {
+        "seconds": statistics.median(b - a for a, b in itertools.pairwise(ends[3:])),
+        "acting_seconds": statistics.median(r["acting_seconds"] for r in later),
+        "update_seconds": statistics.median(r["update_seconds"] for r in later),
+        "steps_of_an_iteration": steps / ITERATIONS,
+    }
+
+
+if __name__ == "__main__":
+    main()
