@@ -20,7 +20,7 @@ from tasks import Drift
 import rpsp
 from rpsp.cli import main
 from rpsp.errors import DivergedError, EnvironmentFailure, UsageError
-from rpsp.experiments import runs
+from rpsp.experiments import place
 from rpsp.experiments.agents import load
 from rpsp.experiments.config import configured
 from rpsp.experiments.pool import AT_ONCE, Failure, Job, bundles, settle
@@ -286,7 +286,7 @@ def test_runs_of_a_method_for_a_gpu_are_one_bundle_and_all_others_are_by_themsel
 def test_large_checkpoints_are_written_less_often_and_an_interruption_loses_nothing(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(runs, "SLOW", 0.0)  # every checkpoint is slow, so that each takes its time from ten iterations
+    monkeypatch.setattr(place, "SLOW", 0.0)  # every checkpoint is slow, so that each takes its time from ten iterations
     saved: list[int] = []
     save = RunDirectory.save
 

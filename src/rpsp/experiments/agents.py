@@ -142,8 +142,9 @@ class TrainedAgent:
 
 def load(directory: str | Path, checkpoint: str | int = "last") -> TrainedAgent:
     """The agent of a run directory: the last checkpoint, the "best" one, or that of a number of iterations."""
+    from rpsp.experiments.place import read_spaces
     from rpsp.experiments.run_directory import RunDirectory
-    from rpsp.experiments.runs import environment_maker, read_config, read_spaces
+    from rpsp.experiments.runs import environment_maker, read_config
 
     path = Path(directory)
     config = read_config(path)

@@ -24,6 +24,7 @@ from rpsp.experiments.checkpoints import read_bytes, write_bytes
 from rpsp.experiments.comparison import Comparison, comparable, compare, interval_text, mean_curve, row_texts
 from rpsp.experiments.config import TrainConfig
 from rpsp.experiments.figures import COLOURS, CYCLE, Fan, Style, agent_fan, grouped, iterations, refits, style, styles
+from rpsp.experiments.place import summary
 from rpsp.experiments.pool import held
 from rpsp.experiments.report_page import (
     Cell,
@@ -42,7 +43,7 @@ from rpsp.experiments.report_page import (
 from rpsp.experiments.results import Result, read_results, word
 from rpsp.experiments.run_directory import LOCK, RunDirectory
 from rpsp.experiments.runner import read_json
-from rpsp.experiments.runs import clock, number, read_config, summary
+from rpsp.experiments.runs import clock, number, read_config
 from rpsp.features import OneHot
 from rpsp.training import Record
 

@@ -26,6 +26,7 @@ from rpsp.experiments.config import (
     plugin_flag,
 )
 from rpsp.experiments.methods import MethodSettings
+from rpsp.experiments.place import Place, summary_writer
 from rpsp.experiments.pool import FAILURE, TOGETHER, Failure
 from rpsp.experiments.runner import Say, free_directory, read_json, record_settings, write_json
 
@@ -363,9 +364,8 @@ def _run(
     assert config.num_envs and config.iterations is not None  # resolved
     with ExitStack() as stack, jax.default_device(_device(config)):
         each = zip(configs, directories, strict=True)
-        places = [stack.enter_context(_Place(own, directory, say)) for own, directory in each]
+        places = [stack.enter_context(Place(own, place, *ingredients(own), say)) for own, place in each]
         waiting = [place for place in places if not place.finished]
-
         rows = config.num_envs
 
         def envs(count: int) -> Any:
@@ -394,7 +394,7 @@ def _run(
                     show(record, pace)
                 if PENDING:
                     raise PENDING[0]
-        done = [place.conclude() for place in places if place.directory not in failed]
+        done = [Run(p.directory, p.conclude()) for p in places if p.directory not in failed]
     if len(failed) == len(places) == 1:
         raise failed[directories[0]]
     if failed:
@@ -414,103 +414,6 @@ def _some_failed(failed: dict[str, Failure], count: int) -> RpspError:
     return error
 
 
-class _Place:
-    """A run directory while a process works in it: what is there already, and what is added."""
-
-    def __init__(self, config: TrainConfig, directory: Path, say: Say):
-        from rpsp.experiments.run_directory import RunDirectory
-
-        self.config, self.directory, self.say = config, directory, say
-        self.recipe, self.amounts = ingredients(config)
-        self.files, self.results_file = RunDirectory(directory), directory / "results.json"
-        self.held = ExitStack()
-        self.unsaved: Any = None
-        self.saving = self.saved = 0.0
-
-    def __enter__(self) -> _Place:
-        """Lock the directory, and read the last good checkpoint; a finished run is left as it is."""
-        with ExitStack() as held:
-            held.enter_context(self.files.locked())
-            self.files.clean()
-            self.training, complaints = self.files.restore(self.recipe.rule) or (None, [])
-            for complaint in complaints:
-                self.say(f"skipped a damaged checkpoint: {complaint}")
-            self.done = 0 if self.training is None else self.training.iteration
-            assert self.config.iterations is not None  # resolved
-            if self.config.iterations < self.done:
-                raise UsageError(f"iterations: {self.done} are done already, more than {self.config.iterations}.")
-            self.known = read_json(self.results_file) if self.results_file.exists() else {}
-            self.finished = (
-                self.training is not None and self.known.get("iterations") == self.config.iterations == self.done
-            )
-            self.started = time.monotonic()
-            if self.finished:
-                self.say(
-                    f"all {self.done} iterations in {self.directory} are done; resume it with more --iterations to go on"
-                )
-            else:
-                self._take_up()
-            self.board = held.enter_context(_board(self.config, self.directory))
-            self.held = held.pop_all()
-        return self
-
-    def take(self) -> Any:
-        """The state to go on from; it is not kept here, where it would grow old."""
-        training, self.training = self.training, None
-        return training
-
-    def _take_up(self) -> None:
-        if self.training is None:
-            self.say(f"run directory {self.directory}")
-        else:
-            self.say(f"going on from checkpoint {self.done} in {self.directory}")
-        if (kept := self.files.cut_back(-1 if self.training is None else self.done)) < self.done:
-            self.say(f"{self.files.metrics_file}: was damaged; the records of {self.done - kept} iterations are lost")
-        write_json(self.directory / "config.json", dataclasses.asdict(self.config))
-
-    def __exit__(self, *_: Any) -> None:
-        with self.held:
-            self._save()
-
-    def keep_spaces(self, envs: Any) -> None:
-        """Leave what observations and actions are, so that the agent can be used without its environment."""
-        spaces = {"observation": envs.single_observation_space, "action": envs.single_action_space}
-        write_json(self.directory / "spaces.json", {name: _describe_space(space) for name, space in spaces.items()})
-
-    def keep(self, training: Any, record: Record) -> None:
-        """Metrics first, then the checkpoint, after every iteration.
-
-        Where a checkpoint is large (SAC's holds all that it learns from), not so often that it takes a tenth of the time:
-        a killed process then loses a few seconds' work, an interrupted one nothing.
-        """
-        self.files.append(record)
-        self.board(record)
-        self.unsaved = training
-        last = training.iteration == self.config.iterations
-        if last or self.saving < SLOW or time.monotonic() - self.saved >= 10 * self.saving:
-            self._save()
-
-    def _save(self) -> None:
-        if self.unsaved is not None:
-            began = time.monotonic()
-            self.files.save(self.unsaved)
-            self.unsaved, self.saved = None, time.monotonic()
-            self.saving = self.saved - began
-
-    def conclude(self) -> Run:
-        """Write down what the run came to."""
-        if self.finished:
-            return Run(self.directory, self.known)
-        results = summary(self.config, self.directory, self.files.metrics())
-        results["wall_seconds"] = round(time.monotonic() - self.started, 1)
-        write_json(self.results_file, self.known | results)
-        return Run(self.directory, results)
-
-
-SLOW = 0.2
-"""Seconds. A checkpoint that takes longer to write is not written after every iteration."""
-
-
 def mean_record(records: Sequence[Record]) -> Record:
     """What runs that advance together have to say: means of what all of them say; of speeds the sum."""
     first, *others = records
@@ -525,8 +428,8 @@ TRIES = 3
 
 
 def _persevering(
-    make_envs: Callable[[int], Any], places: Sequence[_Place], iterations: int, say: Say
-) -> Generator[list[tuple[_Place, Any]], None, None]:
+    make_envs: Callable[[int], Any], places: Sequence[Place], iterations: int, say: Say
+) -> Generator[list[tuple[Place, Any]], None, None]:
     """Algorithm 1; where its environments fail they are made anew and the iteration is played again.
 
     Its randomness derives from (seed, iteration): if the failure does not come again, it has left no trace in the numbers.
@@ -554,26 +457,6 @@ def _persevering(
                     f"{failure}; it was made anew {TRIES - 1} times, and failed each time"
                 ) from failure
             say(f"{failure}; it is made anew, try {tries + 1} of {TRIES}")
-
-
-def summary(config: TrainConfig, directory: Path, metrics: list[Record]) -> dict[str, Any]:
-    """What a run came to."""
-    records = [r for r in metrics if "iteration" in r]
-    returns = [r["mean_return"] for r in records]
-    last = returns[-10:]
-    return {
-        "directory": str(directory),
-        "env": config.env,
-        "method": config.method,
-        "seed": config.seed,
-        "iterations": len(records),
-        "samples": int(records[-1]["total_samples"]) if records else 0,
-        "final_return": sum(last) / len(last) if last else None,
-        "best_return": max(returns, default=None),
-        "area_under_curve": sum(returns),
-        "dropped_episodes": int(sum(r["dropped_episodes"] for r in records)),
-        "skipped_steps": sum(v for r in records for k, v in r.items() if k.split("/")[-1] == "skipped"),
-    }
 
 
 def _many(config: TrainConfig, directory: Path, say: Say) -> Run:
@@ -703,7 +586,7 @@ def check(config: TrainConfig) -> None:
     if not 0 <= config.settings.discount <= 1:
         raise UsageError(f"discount: {config.settings.discount} does not lie between 0 and 1; 0.99 is usual.")
     if config.tensorboard:
-        _summary_writer()
+        summary_writer()
 
 
 def _device(config: TrainConfig) -> Any:
@@ -718,62 +601,3 @@ def _device(config: TrainConfig) -> Any:
     # Measured on an H200 (docs/benchmarks.md): these two are no faster there, the others three to six times.
     slower = find_method(config.method).update in ("policy_alone", "through_time")
     return cpu if config.device == "auto" and slower else jax.devices()[0]
-
-
-class _board:
-    """TensorBoard's files beside the run, if they are wanted."""
-
-    def __init__(self, config: TrainConfig, directory: Path):
-        self.writer = _summary_writer()(str(directory / "tensorboard")) if config.tensorboard else None
-
-    def __enter__(self) -> Callable[[Record], None]:
-        return self._write
-
-    def __exit__(self, *_: Any) -> None:
-        if self.writer is not None:
-            self.writer.close()
-
-    def _write(self, record: Record) -> None:
-        if self.writer is not None and "iteration" in record:
-            for name, value in record.items():
-                self.writer.add_scalar(name, value, int(record["total_samples"]))
-
-
-def _summary_writer() -> Any:
-    try:
-        from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise UsageError("tensorboard: tensorboardX is not installed; `pip install rpsp[tensorboard]`.") from error
-    return SummaryWriter
-
-
-def _describe_space(space: Any) -> dict[str, Any]:
-    if hasattr(space, "n"):
-        return {"n": int(space.n), "start": int(space.start)}
-    bounds = {"low": space.low, "high": space.high}
-    return {name: [None if math.isinf(x) else float(x) for x in bound] for name, bound in bounds.items()} | {
-        "dtype": str(space.dtype)
-    }
-
-
-def read_spaces(directory: Path) -> dict[str, Any]:
-    """The spaces of the observations and actions of a run, as spaces.json keeps them."""
-    import numpy as np
-    from gymnasium.spaces import Box, Discrete
-
-    def rebuilt(space: Any) -> Any:
-        if "n" in space:
-            return Discrete(space["n"], start=space["start"])
-        if np.dtype(space["dtype"]).kind not in "biuf":
-            raise ValueError(f"no numbers: {space['dtype']}")
-        low, high = (
-            np.array([infinite if x is None else x for x in space[name]], space["dtype"])
-            for name, infinite in (("low", -np.inf), ("high", np.inf))
-        )
-        return Box(low, high, dtype=np.dtype(space["dtype"]).type)
-
-    content = read_json(directory / "spaces.json")
-    try:
-        return {name: rebuilt(content[name]) for name in ("observation", "action")}
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, AssertionError) as error:
-        raise FileFormatError(f"{directory / 'spaces.json'}: is damaged ({error}).") from error
