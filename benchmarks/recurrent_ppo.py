@@ -4,7 +4,8 @@
 
 An LSTM of 64 units, ten environments, observations and rewards normalised, everything else as sb3-contrib has it. Like our
 runs it sees positions only and is judged by what it earned while learning: the mean return, before normalisation, of the
-episodes that ended within every 10 000 steps. The file grows as the run goes; what is interrupted is kept as far as it came.
+episodes that ended within every 10 000 steps. The file grows as the run goes. With `--models DIR` an interrupted run goes
+on: parameters, optimiser and scales are kept there, though not the episodes that were under way.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from rpsp import environments
-from rpsp.experiments.results import Result, task_label, write_result
+from rpsp.experiments.results import Result, read_results, task_label, write_result
 
 ENVIRONMENTS = 10
 EVERY = 10_000
@@ -71,8 +72,8 @@ def sb3_environment(task: str, seed: int, **sensors: Any) -> Any:
     return Rows()
 
 
-def train(task: str, steps: int, seed: int, out: Path, units: int = 64, **sensors: Any) -> Path:
-    """Learn for so many steps; returns the file of the curve."""
+def train(task: str, steps: int, seed: int, out: Path, models: Path | None, units: int = 64, **sensors: Any) -> Path:
+    """Learn for so many steps, on from what `models` holds; returns the file of the curve."""
     import sb3_contrib  # pyright: ignore[reportMissingImports]
     import torch  # pyright: ignore[reportMissingImports]
     from stable_baselines3.common.callbacks import BaseCallback  # pyright: ignore[reportMissingImports]
@@ -93,6 +94,8 @@ def train(task: str, steps: int, seed: int, out: Path, units: int = 64, **sensor
             self.steps: list[int] = []
             self.returns: list[float] = []
             self.ended: list[float] = []
+            self.before = 0.0
+            """Seconds spent by processes that were interrupted."""
 
         def _on_step(self) -> bool:
             self.ended += [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
@@ -120,18 +123,34 @@ def train(task: str, steps: int, seed: int, out: Path, units: int = 64, **sensor
             iterations=settings["iterations"],
             finished=len(curve.steps) >= settings["iterations"],
             failure="",
-            seconds=time.perf_counter() - began,
+            seconds=curve.before + time.perf_counter() - began,
             source=out,
         )
         print(f"{task} seed {seed}: {curve.steps[-1]} steps, return {curve.returns[-1]:.1f}", flush=True)
         return write_result(result, out)
 
-    envs = VecNormalize(VecMonitor(sb3_environment(task, 1000 * seed, **sensors)))
-    model = sb3_contrib.RecurrentPPO(
-        "MlpLstmPolicy", envs, device="cpu", seed=seed, policy_kwargs={"lstm_hidden_size": units}
-    )
-    curve = Curve()
-    model.learn(steps, callback=curve)
+    curve, envs = Curve(), VecMonitor(sb3_environment(task, 1000 * seed, **sensors))
+    kept = None if models is None else (models / f"{task}-s{seed}.zip", models / f"{task}-s{seed}.scales")
+    if kept is not None and kept[0].exists():
+        envs = VecNormalize.load(str(kept[1]), envs)
+        model = sb3_contrib.RecurrentPPO.load(kept[0], envs, device="cpu")
+        (known,) = (
+            r for r in read_results([out])[0] if (r.task, r.method, r.seed) == (task_label(settings), METHOD, seed)
+        )
+        known = known.cut(model.num_timesteps // EVERY)
+        curve.steps, curve.returns = known.steps.astype(int).tolist(), known.returns.tolist()
+        curve.before = known.seconds
+    else:
+        envs = VecNormalize(envs)
+        model = sb3_contrib.RecurrentPPO(
+            "MlpLstmPolicy", envs, device="cpu", seed=seed, policy_kwargs={"lstm_hidden_size": units}
+        )
+    while model.num_timesteps < steps:
+        model.learn(min(50_000, steps - model.num_timesteps), callback=curve, reset_num_timesteps=False)
+        if kept is not None:
+            kept[0].parent.mkdir(parents=True, exist_ok=True)
+            model.save(kept[0])
+            envs.save(str(kept[1]))
     envs.close()
     return keep(curve)
 
@@ -142,9 +161,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.add_argument("--models", type=Path)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    train(given.task, given.steps, given.seed, given.out)
+    train(given.task, given.steps, given.seed, given.out, given.models)
 
 
 if __name__ == "__main__":
