@@ -33,6 +33,8 @@ class Place:
         self.held = ExitStack()
         self.unsaved: Training | None = None
         self.saving = self.saved = 0.0
+        self.beside = 1
+        """How many runs the process works on."""
 
     def __enter__(self) -> Place:
         """Lock the directory, and read the last good checkpoint; a finished run is left as it is."""
@@ -94,7 +96,8 @@ class Place:
         self.board(record)
         self.unsaved = training
         last = training.iteration == self.config.iterations
-        if last or self.saving < SLOW or time.monotonic() - self.saved >= 10 * self.saving:
+        all_saving = self.beside * self.saving
+        if last or all_saving < SLOW or time.monotonic() - self.saved >= 10 * all_saving:
             self._save()
 
     def _save(self) -> None:

@@ -368,6 +368,9 @@ def _run(
         waiting = [place for place in places if not place.finished]
         rows = config.num_envs
 
+        for place in waiting:
+            place.beside = len(waiting)
+
         def envs(count: int) -> Any:
             made = make_envs(rows * count)
             for place in waiting:
