@@ -124,6 +124,32 @@ def test_noise_has_the_right_size_and_leaves_the_environment_alone() -> None:
     np.testing.assert_array_equal(plain.reset()[0], wrapped.env.reset()[0])
 
 
+def test_relative_noise_is_in_each_readings_own_units() -> None:
+    """Seen through two coordinates of which one moves a hundred times as far as the other."""
+    rows = [
+        make("Hopper-v5", n, observe=(0, 7), relative_noise=sigma, seed=3)
+        for n, sigma in ((50, 0.0), (50, 0.5), (1, 0.5))
+    ]
+    clean, noisy, alone = (envs.reset(seed=range(envs.num_envs))[0] for envs in rows)
+    np.testing.assert_array_equal(noisy[0], alone[0])  # however many there are
+    spread = (noisy - clean).std(axis=0)
+    random = make("Hopper-v5", 1, observe=(0, 7))
+    random.reset(seed=0)
+    random.action_space.seed(1)
+    seen = []
+    for number in range(3000):
+        reading, _, terminated, *_ = random.step(random.action_space.sample())
+        seen.append(reading[0])
+        if terminated[0]:
+            random.reset(seed=[number], options={"reset_mask": np.ones(1, bool)})
+    np.testing.assert_allclose(spread, 0.5 * np.std(seen, axis=0), rtol=0.3)
+    assert spread[1] > 20 * spread[0]
+    with pytest.raises(UsageError, match="give only one"):
+        make("Hopper-v5", relative_noise=0.1, obs_noise=0.1)
+    with pytest.raises(UsageError, match="relative_noise must be 0 or more"):
+        make("Hopper-v5", relative_noise=-0.1)
+
+
 def test_noise_keeps_single_precision_and_turns_integers_into_floats() -> None:
     env = ObservationNoise(gymnasium.make("CartPole-v1"), 0.1)
     observation, _ = env.reset(seed=0)

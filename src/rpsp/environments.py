@@ -19,7 +19,7 @@ import importlib
 import numbers
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -176,17 +176,15 @@ class Selection(Disturbance):
 
 
 class Noise(Disturbance):
-    """Every coordinate of every reading, the first included, gets independent N(0, sigma²) noise."""
+    """Every coordinate of every reading, the first included, gets independent N(0, sigma²) noise; of `units`, if given."""
 
     stream = 1
 
-    def __init__(self, sigma: float) -> None:
+    def __init__(self, sigma: float, units: Array | None = None) -> None:
         if not 0 <= sigma < np.inf:
-            raise UsageError(
-                f"obs_noise (the sigma of ObservationNoise) must be 0 or more, got {sigma}; "
-                "give a standard deviation such as 0.1"
-            )
-        self._sigma = sigma
+            field = "obs_noise (the sigma of ObservationNoise)" if units is None else "relative_noise"
+            raise UsageError(f"{field} must be 0 or more, got {sigma}; give a standard deviation such as 0.1")
+        self._sigma = sigma if units is None else sigma * units
 
     def delivered_space(self, space: gymnasium.Space) -> gymnasium.Space:
         box = _require_box(space, "obs_noise")
@@ -636,6 +634,7 @@ def make(
     *,
     observe: str | Sequence[int] | NDArray[np.integer[Any]] | None = None,
     obs_noise: float | None = None,
+    relative_noise: float = 0.0,
     obs_latency: int | None = None,
     act_latency: int = 0,
     dropout: float = 0.0,
@@ -659,6 +658,7 @@ def make(
         observe: what the agent sees: "all", "positions", or indices as a sequence or as in "0,1,2".
             Unless given, the positions in the paper's tasks and everything elsewhere.
         obs_noise: standard deviation of Gaussian noise on every observation.
+        relative_noise: the same in units of each coordinate's own standard deviation over 2000 random steps.
         obs_latency: how many steps observations are late.
         act_latency: how many steps actions are late.
         dropout: the probability that an observation is lost and the one before it repeated.
@@ -686,6 +686,8 @@ def make(
         Delay: act_latency,
         Dropout: dropout,
     }
+    if relative_noise and amounts[Noise]:
+        raise UsageError(f"obs_noise={amounts[Noise]} and relative_noise={relative_noise}: give only one of them")
     disturbances = [kind(amount) for kind, amount in amounts.items() if amount]
 
     spec = _find_spec(id) if isinstance(id, str) else None
@@ -695,6 +697,10 @@ def make(
     try:
         _check_spaces(name, envs)
         visible = _visible(observe, envs)
+        if relative_noise:
+            with closing(_batch(id, spec, 1, max_episode_steps, threads, patience, env_kwargs)) as alone:
+                units = _spread(alone)
+            disturbances.insert(0, Noise(relative_noise, units if visible is None else units[visible]))
         if visible is not None:
             disturbances.insert(0, Selection(visible))
         for disturbance in disturbances:
@@ -734,6 +740,21 @@ def _batch(
         return MujocoBatch(own_id, num_envs, max_episode_steps=max_episode_steps, threads=threads, **env_kwargs)
     factory = partial(gymnasium.make, spec, max_episode_steps=max_episode_steps, **env_kwargs)
     return SerialBatch([factory] * num_envs, patience)
+
+
+def _spread(envs: VectorEnv, steps: int = 2000) -> Array:
+    """The standard deviation of every coordinate of an environment's readings under random actions; the same every time."""
+    _require_box(envs.single_observation_space, "relative_noise")
+    envs.action_space.seed(0)
+    readings, ended = [], True
+    for number in range(steps):
+        if ended:
+            first, _ = envs.reset(seed=number, options={"reset_mask": np.ones(1, np.bool_)})
+            readings.append(first[0])
+        reading, _, terminated, truncated, _ = envs.step(envs.action_space.sample())
+        ended = bool(terminated[0] | truncated[0])
+        readings.append(reading[0])
+    return np.std(readings, axis=0)
 
 
 def _limited(factory: Callable[[], gymnasium.Env], max_episode_steps: int | None) -> gymnasium.Env:

@@ -29,6 +29,8 @@ class Sensors:
     """positions, all, or indices such as 0,1,2. The paper's four tasks know theirs; elsewhere everything is seen."""
     obs_noise: float = 0.0
     """Standard deviation of Gaussian noise on every reading."""
+    relative_noise: float = 0.0
+    """The same in units of each reading's own standard deviation under random actions."""
     obs_latency: int = 0
     """Steps by which readings come late."""
     act_latency: int = 0
