@@ -8,7 +8,8 @@ Around a call stands `with Patience(25):`, which costs it a microsecond. When th
    itself, with the exit code of an environment that failed.
 3. If that code does not even let other threads run, the system ends the process (SIGALRM).
 
-Only in the main thread: nowhere else can Python be interrupted.
+Only in the main thread: nowhere else can Python be interrupted. Time for which the process is suspended (Ctrl-Z, or a
+cluster's SIGTSTP) does not count.
 """
 
 from __future__ import annotations
@@ -72,12 +73,24 @@ class Patience:
 def _watch() -> None:
     """Look at the clock from now on."""
     signal.signal(SIGNAL, _interrupt)
+    if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
+        signal.signal(signal.SIGTSTP, _suspend)
     threading.Thread(target=_look, daemon=True).start()
 
 
 def _interrupt(number: int, frame: Any) -> None:
     if time.monotonic() > _Clock.deadline:  # it may have returned in the meantime
         raise Overdue
+
+
+def _suspend(number: int, frame: Any) -> None:
+    """Stop the process, as it would have been, but first the clock."""
+    deadline, _Clock.deadline = _Clock.deadline, math.inf
+    left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+    began = time.monotonic()
+    os.kill(os.getpid(), signal.SIGSTOP)
+    signal.setitimer(signal.ITIMER_REAL, left)
+    _Clock.deadline = deadline + time.monotonic() - began
 
 
 def _look() -> None:

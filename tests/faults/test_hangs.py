@@ -6,6 +6,8 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -124,3 +126,28 @@ def test_what_cannot_be_interrupted_ends_the_process(kind: str, code: int, tmp_p
     Faulty.plan("", 0)
     main(["resume", str(out), "--iterations", str(saved[-1] + 1), "--quiet", "--plugin", "faulty"])
     assert RunDirectory(out).numbers()[-1] == saved[-1] + 1
+
+
+def test_the_time_for_which_a_process_is_suspended_does_not_count() -> None:
+    program = """
+import time
+from rpsp import patience
+patience.grace = lambda seconds: 0.5
+for i in range(30):
+    with patience.Patience(1.0):
+        print(i, flush=True)
+        end = time.monotonic() + 0.1
+        while time.monotonic() < end:
+            pass
+print("done")
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    while process.stdout.readline() != "9\n":
+        pass
+    process.send_signal(signal.SIGTSTP)
+    time.sleep(4)  # longer than any limit
+    assert process.poll() is None
+    process.send_signal(signal.SIGCONT)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 0 and printed.endswith("done\n")
