@@ -35,6 +35,7 @@ from rpsp.training import (
     concluded,
     diagnose,
     packed,
+    padded,
     part_way,
     refit_if_due,
 )
@@ -137,14 +138,13 @@ def _form(leaf: Any) -> Hashable:
 
 
 def _side_by_side(pool: ThreadPoolExecutor, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-    """`function` of each item; of several in threads, on the device that this one computes on."""
+    """`function` of each item; of several in threads, and on the CPU: fits are many small steps, one after the other."""
     items = list(items)
     if len(items) == 1:  # which can then be interrupted
         return [function(items[0])]
-    device = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
 
     def there(item: Any) -> Any:
-        with jax.default_device(device):
+        with jax.default_device(jax.devices("cpu")[0]):
             return function(item)
 
     return list(pool.map(there, items))
@@ -204,9 +204,9 @@ def advance_together(
     )
     acted = time.perf_counter()
     rows = max(training.rows for training in trainings)
-    for each in collected:  # until there is room for the batch of each
-        rows = packed(each, envs, rows).shape[0]
     batches = [packed(each, envs, rows) for each in collected]
+    rows = max(batch.shape[0] for batch in batches)
+    batches = [padded(batch, rows) for batch in batches]
     fractions = jnp.asarray([0.5**training.halvings for training in trainings])
     moved = recipes[0].rule.moves_filter(before[0].agent)
     rules = _stack_rules([recipe.rule.step for recipe in recipes])

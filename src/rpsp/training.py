@@ -246,10 +246,10 @@ def packed(collected: Collected, envs: VectorEnv, rows: int) -> Batch:
     needed = pack(collected.episodes, row_length=limit, states=collected.states)
     while rows < needed.shape[0]:
         rows = max(needed.shape[0], rows + rows // 2)
-    return _padded(needed, rows)
+    return padded(needed, rows)
 
 
-def _padded(batch: Batch, rows: int) -> Batch:
+def padded(batch: Batch, rows: int) -> Batch:
     """The same batch with rows of filler up to `rows`."""
     missing = rows - batch.shape[0]
     padded = jax.tree.map(lambda x: np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)), batch)
@@ -369,7 +369,7 @@ def _rows_split(
 
 def _take(batch: Batch, rows: np.ndarray, least: int) -> Batch:
     """Some rows, filled up to at least so many and to a multiple of eight: few shapes, few compilations."""
-    return _padded(jax.tree.map(lambda x: x[rows], batch), -(-max(least, len(rows)) // 8) * 8)
+    return padded(jax.tree.map(lambda x: x[rows], batch), -(-max(least, len(rows)) // 8) * 8)
 
 
 def _still_wanted(recent: tuple[Batch, ...], iteration: int, settings: TrainingSettings) -> tuple[Batch, ...]:
