@@ -304,7 +304,8 @@ def _glance(found: Found, figures: dict[str, Callable[[], Figure]]) -> tuple[str
         f"{task.removesuffix('-v5')}: " + ", ".join(f"`{c.label}` ({len(c.runs)})" for c in curves.values())
         for task, curves in tasks.items()
     )
-    text = "The best RPSP (the paper's) and RPSI (ours), finite memory, GRU and sb3-contrib's RecurrentPPO, positions only; "
+    there = [name for name in GLANCE if any(name in curves for curves in tasks.values())]
+    text = f"Positions only; the best of each: {', '.join(there)}; "
     counts = [len(curve.runs) for curves in tasks.values() for curve in curves.values()]
     fewest = f"{min(counts)} to " if min(counts) < max(counts) else ""
     text += f"bands are standard errors over {fewest}{_plural(max(counts), 'seed')}."
