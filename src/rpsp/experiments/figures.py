@@ -215,7 +215,8 @@ def at_a_glance(tasks: Mapping[str, Mapping[str, Sequence[Result]]], methods: Ma
         axes.set_title(task.removesuffix("-v5"), loc="left")
         _steps_across(axes)
     grid[0, 0].set_ylabel("mean return")
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=len(handles))
+    columns = min(len(handles), 2 * max(2, len(tasks)) - 1)  # as many names as there is room for beside each other
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns)
     return figure
 
 

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 BEYOND = "reg_GRU", "RPSP-Alt, refitted", "RPSI-TRPO", "RPSI-PPO"
 """Curves of table (h) that are not the paper's."""
 GLANCE = {
-    "RPSI (ours)": ("RPSI-TRPO", "RPSI-PPO"),
+    "RPSI-PPO (ours)": ("RPSI-PPO",),
+    "RPSI (ours)": ("RPSI-TRPO",),
     "RPSP (the paper's)": ("RPSP-Alt", "RPSP-VRPG", "RPSP-Alt, refitted"),
     "FM": ("FM",),
     "GRU": ("GRU",),
@@ -305,7 +306,7 @@ def _glance(found: Found, figures: dict[str, Callable[[], Figure]]) -> tuple[str
         for task, curves in tasks.items()
     )
     there = [name for name in GLANCE if any(name in curves for curves in tasks.values())]
-    text = f"Positions only; the best of each: {', '.join(there)}; "
+    text = f"Positions only: {', '.join(there)}. Lines are means; "
     counts = [len(curve.runs) for curves in tasks.values() for curve in curves.values()]
     fewest = f"{min(counts)} to " if min(counts) < max(counts) else ""
     text += f"bands are standard errors over {fewest}{_plural(max(counts), 'seed')}."
