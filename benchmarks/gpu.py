@@ -13,11 +13,10 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 
-from rpsp.experiments.config import configured
-from rpsp.experiments.runs import environment_maker, ingredients, resolve
+from benchmarks.prepared import prepared
 from rpsp.rollouts import collect
+from rpsp.together import stack
 from rpsp.training import begin, packed
 
 METHODS = ("rpsi-trpo", "rpsi-ppo", "gru32", "rpsp-alt")
@@ -30,12 +29,12 @@ def main() -> dict[str, Any]:
     rows = []
     for method in METHODS:
         with jax.default_device(devices["cpu"]):
-            agent, memory, batch, rule = prepared(method)
+            agent, memory, batch, rule = one_update(method)
         for name, device in devices.items():
             for count in AGENTS:
                 if name == "cpu" and count > (10 if method.startswith("rpsi") else 1):
                     continue
-                many = jax.device_put(repeated((agent, memory, batch), count), device)
+                many = jax.device_put(stack([(agent, memory, batch)] * count), device)
                 with jax.default_device(device):
                     row = {"method": method, "device": name, "agents": count, **timed(rule, many)}
                 rows.append(row)
@@ -43,14 +42,10 @@ def main() -> dict[str, Any]:
     return {"gpu": devices["gpu"].device_kind, "rows": rows}
 
 
-def prepared(method: str) -> tuple[Any, Any, Any, Any]:
+def one_update(method: str) -> tuple[Any, Any, Any, Any]:
     """An agent, its rule's memory, a batch and the rule."""
-    given = {"env": "Hopper-v5", "method": method}
-    config = configured(given | ({"epochs": 1} if method == "rpsp-alt" else {}))
-    make_envs = environment_maker(config)
-    assert make_envs is not None
-    config = resolve(config, make_envs)
-    recipe, amounts = ingredients(config)
+    fewer = {"epochs": 1} if method == "rpsp-alt" else {}
+    config, make_envs, recipe, amounts = prepared(env="Hopper-v5", method=method, **fewer)
     envs = make_envs(config.num_envs)
     training, _ = begin(recipe, envs, amounts)
     collected = collect(
@@ -59,13 +54,6 @@ def prepared(method: str) -> tuple[Any, Any, Any, Any]:
     batch = packed(collected, envs, training.rows)
     envs.close()
     return training.agent, training.memory, batch, recipe.rule
-
-
-def repeated(tree: Any, count: int) -> Any:
-    """The same tree for every agent, stacked along a first axis."""
-    arrays, others = eqx.partition(tree, eqx.is_array)
-    stacked = jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x), (count, *x.shape)) + 0, arrays)
-    return eqx.combine(stacked, others)
 
 
 def timed(rule: Any, many: Any) -> dict[str, float]:

@@ -10,16 +10,11 @@ from typing import Any
 
 
 def main(run: dict[str, Any], file: Path) -> None:
-    from rpsp.experiments.config import configured
-    from rpsp.experiments.runs import environment_maker, ingredients, resolve
+    from benchmarks.prepared import prepared
     from rpsp.training import train
 
     plan = {name: run[name] for name in ("env", "method", "seed", "iterations")}
-    config = configured(plan | {"threads": 1} | run.get("settings", {}))
-    make_envs = environment_maker(config)
-    assert make_envs is not None
-    config = resolve(config, make_envs)
-    recipe, amounts = ingredients(config)
+    config, make_envs, recipe, amounts = prepared(**plan | {"threads": 1} | run.get("settings", {}))
     with file.open("w") as log:
         try:
             for _, record in train(recipe, make_envs(config.num_envs), amounts, run["iterations"]):

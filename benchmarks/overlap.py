@@ -15,8 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rpsp.experiments.config import configured
-from rpsp.experiments.runs import environment_maker, ingredients, resolve
+from benchmarks.prepared import prepared
 from rpsp.rollouts import View, action_units, lockstep
 from rpsp.training import begin
 
@@ -27,15 +26,10 @@ def main() -> dict[str, Any]:
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # as `rpsp train` does
     rows = []
     for method, settings in {"fm2": {}, "rpsi-trpo": {}, "rpsp-alt": {"epochs": 1}}.items():
-        config = configured({"env": "Hopper-v5", "method": method, **settings})
-        make_envs = environment_maker(config)
-        assert make_envs is not None
-        config = resolve(config, make_envs)
-        recipe, amounts = ingredients(config)
+        _, make_envs, recipe, amounts = prepared(env="Hopper-v5", method=method, **settings)
         whole = make_envs(10)
         training, _ = begin(recipe, whole, amounts)
-        one = environment_maker(configured({"env": "Hopper-v5", "method": method, "threads": 1, **settings}))
-        assert one is not None
+        one = prepared(env="Hopper-v5", method=method, threads=1, **settings).make_envs
         halves = [Half(training, envs) for envs in (one(5), one(5))]
         full = Half(training, whole)
         seconds: dict[str, list[float]] = {"in turn": [], "overlapping": []}

@@ -29,7 +29,9 @@ def sb3_environment(task: str, seed: int, **sensors: Any) -> Any:
     """Our batch of environments as sb3 wants it: finished rows begin anew within the step."""
     from stable_baselines3.common.vec_env import VecEnv  # pyright: ignore[reportMissingImports]
 
-    envs = environments.make(task, ENVIRONMENTS, observe="positions", seed=seed, threads=1, **sensors)
+    envs = environments.make(
+        task, ENVIRONMENTS, observe="positions", seed=seed, threads=1, autoreset_mode="SameStep", **sensors
+    )
 
     class Rows(VecEnv):
         def __init__(self) -> None:
@@ -43,16 +45,13 @@ def sb3_environment(task: str, seed: int, **sensors: Any) -> Any:
             self.actions = actions
 
         def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
-            observations, rewards, terminated, truncated, _ = envs.step(self.actions)
-            observations, done = observations.astype(np.float32), terminated | truncated
+            observations, rewards, terminated, truncated, found = envs.step(self.actions)
+            done = terminated | truncated
             infos: list[dict[str, Any]] = [{} for _ in done]
-            if done.any():
-                for row in np.flatnonzero(done):
-                    infos[row] = {"terminal_observation": observations[row].copy()}
-                    infos[row]["TimeLimit.truncated"] = bool(truncated[row] and not terminated[row])
-                fresh = envs.reset(options={"reset_mask": done})[0]
-                observations[done] = fresh[done]
-            return observations, rewards.astype(np.float32), done, infos
+            for row in np.flatnonzero(done):
+                infos[row] = {"terminal_observation": found["final_obs"][row].astype(np.float32)}
+                infos[row]["TimeLimit.truncated"] = bool(truncated[row] and not terminated[row])
+            return observations.astype(np.float32), rewards.astype(np.float32), done, infos
 
         def close(self) -> None:
             envs.close()

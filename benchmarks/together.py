@@ -14,9 +14,8 @@ from typing import Any
 
 import jax
 
-from rpsp.experiments.config import configured
+from benchmarks.prepared import prepared
 from rpsp.experiments.pool import cores
-from rpsp.experiments.runs import environment_maker, ingredients, resolve
 from rpsp.together import train_together
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -38,11 +37,7 @@ def main() -> dict[str, Any]:
 
 def measure(method: str, agents: int) -> dict[str, float]:
     """Seconds of an iteration of so many agents, and of its parts."""
-    config = configured({"env": "Hopper-v5", "method": method, **METHODS[method]})
-    make_envs = environment_maker(config)
-    assert make_envs is not None
-    config = resolve(config, make_envs)
-    recipe, amounts = ingredients(config)
+    config, make_envs, recipe, amounts = prepared(env="Hopper-v5", method=method, **METHODS[method])
     settings = [dataclasses.replace(amounts, seed=seed) for seed in range(agents)]
     rows = config.num_envs or 1
     ends, records, steps = [], [], 0

@@ -17,9 +17,8 @@ from typing import Any
 import jax
 
 from benchmarks.batch_stepping import raw_rate, record
-from rpsp.experiments.config import configured
+from benchmarks.prepared import prepared
 from rpsp.experiments.run_directory import RunDirectory
-from rpsp.experiments.runs import environment_maker, ingredients, resolve
 from rpsp.training import train
 
 RUNS = {"rpsi-trpo": 60, "fm2": 25, "gru32": 20, "rpsp-alt": 15}
@@ -48,11 +47,7 @@ def main() -> dict[str, Any]:
 
 def measure(method: str, iterations: int) -> dict[str, Any]:
     """Steps per second of all iterations but the first, which compiles; compilations and memory by iteration."""
-    config = configured({"env": "Hopper-v5", "method": method, "threads": 2, "iterations": iterations})
-    make_envs = environment_maker(config)
-    assert make_envs is not None
-    config = resolve(config, make_envs)
-    recipe, amounts = ingredients(config)
+    config, make_envs, recipe, amounts = prepared(env="Hopper-v5", method=method, threads=2, iterations=iterations)
     compilations: list[str] = []
     jax.monitoring.register_event_duration_secs_listener(
         lambda event, *_, **__: compilations.append(event) if event == STEP_COMPILED else None

@@ -121,12 +121,12 @@ def _plus_observations(belief: Belief, s: MethodSettings) -> Belief:
 
 def policy_alone(s: MethodSettings) -> UpdateRule:
     """TRPO on the reactive policy; the filter stays."""
-    return trpo(s.max_kl, damping=s.damping, discount=s.discount, select=policy_only)
+    return trpo(**_named(s, "max_kl", "damping", "discount"), select=policy_only)
 
 
 def through_time(s: MethodSettings) -> UpdateRule:
     """TRPO on filter and policy together, Fisher products through time."""
-    return trpo(s.max_kl, damping=s.damping, discount=s.discount, select=everything)
+    return trpo(**_named(s, "max_kl", "damping", "discount"), select=everything)
 
 
 def joint(s: MethodSettings) -> UpdateRule:
@@ -141,41 +141,23 @@ def alternating(s: MethodSettings) -> UpdateRule:
 
 def proximal(s: MethodSettings) -> UpdateRule:
     """PPO with generalised advantage estimation and a learned critic."""
-    return ppo(
-        s.learning_rate,
-        clip=s.clip,
-        epochs=s.passes,
-        minibatch=s.minibatch,
-        discount=s.discount,
-        gae=s.gae,
-        entropy_weight=s.entropy_weight,
-    )
+    shared = _named(s, "learning_rate", "clip", "minibatch", "discount", "gae", "entropy_weight")
+    return ppo(**shared, epochs=s.passes)
 
 
 def off_policy(s: MethodSettings) -> UpdateRule:
     """Soft actor-critic: learns from every step again and again."""
-    return sac(
-        s.learning_rate,
-        discount=s.discount,
-        minibatch=s.minibatch,
-        ratio=s.ratio,
-        capacity=s.capacity,
-        hidden=s.hidden,
-        recompute=s.recompute,
-    )
+    return sac(**_named(s, "learning_rate", "discount", "minibatch", "ratio", "capacity", "hidden", "recompute"))
 
 
 def _gradient_step(s: MethodSettings, select: Any) -> UpdateRule:
-    return vrpg(
-        s.learning_rate,
-        return_weight=s.return_weight,
-        prediction_weight=s.prediction_weight,
-        discount=s.discount,
-        truncate=s.truncate,
-        select=select,
-        policy_rate=s.policy_rate,
-        max_kl=s.filter_kl,
-    )
+    shared = _named(s, "learning_rate", "return_weight", "prediction_weight", "discount", "truncate", "policy_rate")
+    return vrpg(**shared, select=select, max_kl=s.filter_kl)
+
+
+def _named(s: MethodSettings, *names: str) -> dict[str, Any]:
+    """Settings that a rule has under the same names; not every name they share means the same, so each is said."""
+    return {name: getattr(s, name) for name in names}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from rpsp.experiments.config import (
 )
 from rpsp.experiments.methods import MethodSettings
 from rpsp.experiments.place import Place, summary_writer
-from rpsp.experiments.pool import FAILURE, TOGETHER, Failure
+from rpsp.experiments.pool import FAILURE, TOGETHER, Failure, Job, cores, run_here
 from rpsp.experiments.runner import Say, free_directory, read_json, record_settings, write_json
 
 Record = dict[str, float | int]
@@ -268,9 +268,8 @@ def resume(
     """Go on from the last good checkpoint; from the beginning if there is none yet. Several runs go on together."""
     import_plugin(plugin)
     configs = [read_config(directory) for directory in directories]
-    config, makers = configs[0], [environment_maker(config) for config in configs]
-    for directory, make_envs in zip(directories, makers, strict=True):
-        if make_envs is None:
+    for directory, config in zip(directories, configs, strict=True):
+        if environment_maker(config) is None:
             raise UsageError(
                 f"{directory}: was trained on an environment made by a function, which no file can keep; register the "
                 "environment with Gymnasium and train on its id."
@@ -279,18 +278,18 @@ def resume(
         if iterations < 0:
             raise UsageError(f"iterations: {iterations} is not a whole number ≥ 0.")
         configs = [dataclasses.replace(config, iterations=iterations) for config in configs]
-    if len(configs) == 1:
-        (config,), (directory,) = configs, directories
-        with _departing(config, directory):
-            if config.seeds > 1:
-                return _many(config, directory, say)
-            assert makers[0] is not None
-            return _run([config], [directory], makers[0], say, show)[0]
-    _check_alike(configs, directories)
-    every_core = environment_maker(dataclasses.replace(configs[0], threads=None))
-    assert every_core is not None
-    done = _run(configs, directories, every_core, say, show)
-    return Run(directories[0].parent, {"runs": [run.results for run in done]})
+    first, directory = configs[0], directories[0]
+    several = len(configs) > 1  # which share all cores
+    make_envs = environment_maker(dataclasses.replace(first, threads=None) if several else first)
+    assert make_envs is not None
+    if several:
+        _check_alike(configs, directories)
+        done = _run(configs, directories, make_envs, say, show)
+        return Run(directory.parent, {"runs": [run.results for run in done]})
+    with _departing(first, directory):
+        if first.seeds > 1:
+            return _many(first, directory, say)
+        return _run(configs, directories, make_envs, say, show)[0]
 
 
 def _check_alike(configs: Sequence[TrainConfig], directories: Sequence[Path]) -> None:
@@ -367,7 +366,6 @@ def _run(
         places = [stack.enter_context(Place(own, place, *ingredients(own), say)) for own, place in each]
         waiting = [place for place in places if not place.finished]
         rows = config.num_envs
-
         for place in waiting:
             place.beside = len(waiting)
 
@@ -437,7 +435,6 @@ def _persevering(
 
     Its randomness derives from (seed, iteration): if the failure does not come again, it has left no trace in the numbers.
     """
-    from rpsp.experiments.pool import cores
     from rpsp.together import train_together
 
     tries, left = 0, {place: place.take() for place in places}
@@ -464,8 +461,6 @@ def _persevering(
 
 def _many(config: TrainConfig, directory: Path, say: Say) -> Run:
     """Several seeds, each in a directory of its own: on a GPU together, else each in a process bound to one core."""
-    from rpsp.experiments.pool import Job, cores, run_here
-
     write_json(directory / "config.json", dataclasses.asdict(config))
     jobs = []
     for seed in range(config.seed, config.seed + config.seeds):
