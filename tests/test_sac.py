@@ -11,7 +11,7 @@ import pytest
 from rpsp.errors import UsageError
 from rpsp.filters import GRU, compiled_unroll, observation_window
 from rpsp.policies import Agent, GaussianPolicy, SquashedGaussian, SquashedPolicy
-from rpsp.sac import SacMemory, refitted, sac, store
+from rpsp.sac import SacMemory, explored, refitted, sac, store
 from rpsp.trajectories import Batch, Episode, pack
 
 SMALL = {"hidden": (16,), "minibatch": 8, "capacity": 40}
@@ -92,6 +92,16 @@ def test_the_buffer_holds_the_latest_steps_in_order() -> None:
     terminated = np.asarray(batch.ends)[np.asarray(batch.mask)] & ~np.asarray(batch.truncated)[np.asarray(batch.mask)]
     np.testing.assert_array_equal(in_ring(memory, "terminated")[-16:], terminated)
     assert terminated.sum() == 2
+
+
+def test_the_exploration_is_stored_as_it_was_done() -> None:
+    agent, rule = gru_agent(), sac(**SMALL)
+    batch = batch_of(0, 5, 4, 7)
+    mask = np.asarray(batch.mask)
+    memory = explored(agent, rule.init(agent), batch)
+    np.testing.assert_array_equal(in_ring(memory, "action"), np.asarray(batch.performed)[mask])
+    np.testing.assert_allclose(in_ring(memory, "q"), np.asarray(compiled_unroll(agent.filter, batch))[mask], atol=1e-6)
+    assert int(rule.step(agent, memory, batch_of(1, 3))[1].steps) == 19, "what is acted later comes behind it"
 
 
 def test_states_are_computed_anew_as_if_the_new_filter_had_acted() -> None:

@@ -1,13 +1,14 @@
 """Soft actor-critic (Haarnoja et al. 2018) as an update rule: ours, not the paper's. Knows no filter by name.
 
-Learns from every step again and again: a batch goes into a buffer of the latest steps, and gradient steps are made on
-minibatches of it. The filter is frozen. What is stored of a step is the state it was acted from and what was done and
-seen; the state after it is the filter's update of that, made when it is needed. So a buffer outlives a refit that keeps
-what coordinates mean; whether the stored states are then computed anew is a setting.
+Learns from every step again and again: the exploration, then every batch goes into a buffer of the latest steps, and
+gradient steps are made on minibatches of it. The filter is frozen. What is stored of a step is the state it was acted from
+and what was done and seen; the state after it is the filter's update of that, made when it is needed. So a buffer outlives
+a refit that keeps what coordinates mean; whether the stored states are then computed anew is a setting.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -113,6 +114,7 @@ def sac(learning_rate: float = SacSettings.learning_rate, **more: Any) -> Update
         "sac",
         policy_only,
         refitted if settings.recompute else None,
+        explored,
         squashed=True,
     )
 
@@ -153,6 +155,16 @@ def store(stored: Stored, steps: Int[Array, ""], batch: Batch, states: Float[Arr
     return jax.tree.map(
         lambda old, x: old.at[place].set(x.reshape(-1, *x.shape[2:]).astype(old.dtype), mode="drop"), stored, new
     )
+
+
+@eqx.filter_jit
+def explored(agent: Agent, memory: SacMemory, batch: Batch) -> SacMemory:
+    """The memory with the exploration's steps in the buffer: what was done at random is as good to learn from."""
+    batch = replace(
+        jax.tree.map(jnp.asarray, batch), actions=jnp.asarray(batch.performed)
+    )  # as drawn they were unbounded
+    stored = store(memory.stored, memory.steps, batch, unroll(agent.filter, batch))
+    return memory._replace(stored=stored, steps=memory.steps + jnp.sum(jnp.asarray(batch.mask)))
 
 
 @eqx.filter_jit

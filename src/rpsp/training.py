@@ -49,8 +49,10 @@ class TrainingSettings:
 
     samples: int
     """Environment steps in an iteration, at least."""
-    exploration_episodes: int = 100
+    exploration_episodes: int | None = 100
     """Episodes of random actions that scales and filter are fitted to."""
+    exploration_samples: int | None = None
+    """Or how many steps of them at least, `exploration_episodes` being None."""
     min_length: int = 1
     """Exploration episodes shorter than this are drawn again."""
     hidden: tuple[int, ...] = (16,)
@@ -100,7 +102,13 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
     rng = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(2,)))
     filter_key, policy_key = jax.random.split(jax.random.key(settings.seed))
     started = time.perf_counter()
-    found = explore(envs, episodes=settings.exploration_episodes, seed=settings.seed, min_length=settings.min_length)
+    found = explore(
+        envs,
+        episodes=settings.exploration_episodes,
+        samples=settings.exploration_samples,
+        seed=settings.seed,
+        min_length=settings.min_length,
+    )
     explored = time.perf_counter()
     scaling, episodes = _encoded(found, envs)
     fitted, held = split(episodes, settings.held_out, rng=rng, keep=settings.min_length)
@@ -121,7 +129,10 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
     }
     # A few rows more than full ones would do, because episodes seldom fill them: one compilation less.
     rows = -(-5 * settings.samples // (4 * (max_episode_steps(envs) or settings.samples)))
-    return Training(0, samples, rows, agent, recipe.rule.init(agent), scaling, (), agent), record
+    memory = recipe.rule.init(agent)
+    if recipe.rule.explored is not None:
+        memory = recipe.rule.explored(agent, memory, pack(episodes))
+    return Training(0, samples, rows, agent, memory, scaling, (), agent), record
 
 
 def advance(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, training: Training) -> tuple[Training, Record]:

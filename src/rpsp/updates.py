@@ -52,6 +52,8 @@ class UpdateRule(NamedTuple):
     """Which parameters it may move."""
     refitted: Callable[[Agent, Memory], Memory] | None = None
     """What becomes of its memory when the filter was refitted and coordinates mean what they meant; None: it stays."""
+    explored: Callable[[Agent, Memory, Batch], Memory] | None = None
+    """What it keeps of the exploration, before the first step; None: nothing."""
     squashed: bool = False
     """Whether its policy is a `SquashedPolicy` where actions are numbers."""
 

@@ -25,7 +25,7 @@ from rpsp.experiments.agents import load
 from rpsp.experiments.config import configured
 from rpsp.experiments.pool import AT_ONCE, Failure, Job, bundles, settle
 from rpsp.experiments.run_directory import RunDirectory
-from rpsp.experiments.runs import Run, read_config, resolve, start
+from rpsp.experiments.runs import AMOUNTS, EXPLORATION, Run, read_config, resolve, start
 
 
 @pytest.fixture(autouse=True)
@@ -91,13 +91,15 @@ def test_amounts_that_are_left_open_are_the_papers_or_suit_the_episodes() -> Non
     def amounts(env: str, **given: Any) -> tuple[int | None, ...]:
         config = configured({"env": env, **given})
         found = resolve(config, lambda n: rpsp.make(env, n, max_episode_steps=config.max_episode_steps))
-        return found.samples, found.num_envs, found.exploration_episodes, found.iterations, found.max_episode_steps
+        return tuple(getattr(found, name) for name in (*AMOUNTS, *EXPLORATION))
 
-    assert amounts("InvertedPendulum-v5") == (2000, 10, 100, 200, 200)
-    assert amounts("tasks:Drift-v0") == (2000, 100, 100, 100, 20)
-    assert amounts("CartPole-v1") == (5000, 10, 40, 100, 500)
-    assert amounts("tasks:Drift-v0", samples=60, iterations=0) == (60, 3, 100, 0, 20)
-    assert amounts("tasks:Endless-v0", max_episode_steps=30_000)[:3] == (30_000, 1, 10)
+    assert amounts("InvertedPendulum-v5") == (200, 2000, 200, 10, 100, None)
+    assert amounts("InvertedPendulum-v5", method="fm2-sac") == (300, 1000, 200, 5, None, 10_000)
+    assert amounts("tasks:Drift-v0") == (100, 2000, 20, 100, None, 2000)
+    assert amounts("CartPole-v1") == (100, 5000, 500, 10, None, 20_000)
+    assert amounts("tasks:Drift-v0", samples=60, iterations=0) == (0, 60, 20, 3, None, 2000)
+    assert amounts("tasks:Drift-v0", exploration_episodes=7)[4:] == (7, None)
+    assert amounts("tasks:Endless-v0", max_episode_steps=30_000)[1:] == (30_000, 30_000, 1, None, 300_000)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -401,6 +403,9 @@ MISTAKES = {
     "seed": (["tasks:Drift-v0", "--seed", "-1"], 2, "seed: -1"),
     "environments": (["tasks:Drift-v0", "--num-envs", "0"], 2, "num_envs: 0"),
     "threads": (["tasks:Drift-v0", "--threads", "-2"], 2, "threads: -2"),
+    "exploration twice": (
+        ["tasks:Drift-v0", "--exploration-episodes", "9", "--exploration-samples", "90"], 2, "exploration_samples: 90",
+    ),
     "exploration": (["tasks:Drift-v0", "--exploration-episodes", "0"], 2, "exploration_episodes: 0"),
     "episode": (["tasks:Drift-v0", "--max-episode-steps", "0"], 2, "max_episode_steps"),
     "kl": (["tasks:Drift-v0", "--max-kl", "0"], 2, "max_kl"),

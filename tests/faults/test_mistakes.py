@@ -95,7 +95,11 @@ def run_directories(draw: Any) -> Mistake:
         data = draw(st.sampled_from([b"null", b"3", b"[]", b'"x"', b"[" * 100_000, b"{", b"\xff\xfe"]) | st.binary())
     else:
         content = json.loads(text)
-        required = ["observation", "action"] if file == "spaces.json" else ["env", "method", "plugin", *AMOUNTS]
+        required = (
+            ["observation", "action"]
+            if file == "spaces.json"
+            else ["env", "method", "plugin", *AMOUNTS, "exploration_episodes"]
+        )
         if kind == "missing":
             del content[draw(st.sampled_from(required))]
         else:

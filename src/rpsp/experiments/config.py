@@ -106,7 +106,9 @@ class TrainConfig:
     """Environment steps an iteration, at least; the paper's in its tasks, elsewhere ten episodes' worth, 2000 to 10000;
     one episode's worth off-policy."""
     exploration_episodes: int | None = None
-    """Random episodes at the start; the paper's in its tasks, elsewhere about 20000 steps' worth, 10 to 100."""
+    """Random episodes at the start; the paper's in its tasks."""
+    exploration_samples: int | None = None
+    """Or random steps at the start, at least; 20000 elsewhere, 10000 off-policy, though 10 to 100 episodes' worth."""
     max_episode_steps: int | None = None
     """When an episode is cut off; the paper's limit in its tasks, elsewhere the environment's own."""
     num_envs: int | None = None

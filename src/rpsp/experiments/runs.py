@@ -58,8 +58,9 @@ def read_config(directory: Path, known: Collection[str] = ()) -> TrainConfig:
             raise UnknownModules(directory, unknown)
         import_plugin(given["plugin"])
         config = configured(given)
-        if missing := [name for name in AMOUNTS if getattr(config, name) is None]:
-            raise UsageError(f"{missing[0]}: is missing")
+        missing = [name for name in AMOUNTS if getattr(config, name) is None]
+        if missing or not _exploration(config):
+            raise UsageError(f"{[*missing, *EXPLORATION][0]}: is missing")
         return config
     except UnknownModules:
         raise
@@ -109,8 +110,14 @@ FACTORY = "a factory"
 MOST: dict[str, int] = {"num_envs": 10_000, "threads": 10_000, "seeds": 10_000}
 MOST_STEPS, MOST_UNITS = 10**12, 10_000
 """Beyond these a number is a slip of the hand: the machine would fill its memory before anything is said."""
-AMOUNTS = "iterations", "samples", "exploration_episodes", "max_episode_steps", "num_envs"
-"""What may be left open in a configuration."""
+AMOUNTS = "iterations", "samples", "max_episode_steps", "num_envs"
+EXPLORATION = "exploration_episodes", "exploration_samples"
+"""What may be left open in a configuration; of the exploration there is one of the two."""
+
+
+def _exploration(config: TrainConfig) -> dict[str, int]:
+    """How much of it was asked for."""
+    return {name: value for name in EXPLORATION if (value := getattr(config, name)) is not None}
 
 
 def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
@@ -118,7 +125,7 @@ def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
     from rpsp.environments import TASKS
     from rpsp.training import max_episode_steps
 
-    for name in ("seed", "seeds", "threads", *AMOUNTS):
+    for name in ("seed", "seeds", "threads", *AMOUNTS, *EXPLORATION):
         least, value = (0 if name in ("seed", "iterations") else 1), getattr(config, name)
         if value is not None and value < least:
             raise UsageError(f"{name}: {value} is not a whole number ≥ {least}.")
@@ -133,24 +140,35 @@ def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
         raise UsageError(
             f"max_episode_steps: {config.env} has no limit of its own; say when an episode is cut off, as in 1000."
         )
+
+    def steps(usual: int) -> int:
+        """So many, though at most 100 episodes' worth and at least 10."""
+        return max(10 * limit, min(100 * limit, usual))
+
     task = TASKS.get(config.env or "")
     usual = task.batch_samples if task else max(limit, min(10_000, max(2_000, 10 * limit)))
     iterations = task.iterations if task else 100
-    if find_method(config.method).update == "off_policy":  # which learns between any two episodes
-        usual, iterations = max(limit, 1000), 300
+    explored = {"exploration_episodes": task.exploration_episodes} if task else {"exploration_samples": steps(20_000)}
+    if find_method(config.method).update == "off_policy":  # which learns from the exploration too, and between episodes
+        usual, iterations, explored = max(limit, 1000), 300, {"exploration_samples": steps(10_000)}
+    explored = _exploration(config) or explored
+    if len(explored) == 2:
+        raise UsageError(
+            f"exploration_samples: {config.exploration_samples} steps and {config.exploration_episodes} episodes "
+            "(exploration_episodes) are given; say one of them."
+        )
     samples = config.samples or usual
     if samples < limit:
         raise UsageError(
             f"samples: {samples} is less than one episode, which may last {limit} steps; choose at least {limit}, or "
             "shorter episodes (max_episode_steps)."
         )
-    episodes = task.exploration_episodes if task else max(10, min(100, 20_000 // limit))
     return dataclasses.replace(
         config,
         max_episode_steps=limit,
         samples=samples,
         num_envs=config.num_envs or min(100, max(1, samples // limit)),
-        exploration_episodes=config.exploration_episodes or episodes,
+        **explored,
         iterations=iterations if config.iterations is None else config.iterations,
     )
 
@@ -332,12 +350,13 @@ def ingredients(config: TrainConfig) -> tuple[Any, Any]:
     from rpsp.experiments.recipes import recipe
     from rpsp.training import TrainingSettings
 
-    assert config.samples and config.exploration_episodes  # resolved
+    assert config.samples  # resolved
     cooked, min_length = recipe(find_method(config.method), config.settings)
     shared = field_names(TrainingSettings) & field_names(MethodSettings)
     amounts = TrainingSettings(
         samples=config.samples,
         exploration_episodes=config.exploration_episodes,
+        exploration_samples=config.exploration_samples,
         min_length=min_length,
         seed=config.seed,
         **{name: getattr(config.settings, name) for name in shared},

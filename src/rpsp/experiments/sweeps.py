@@ -164,7 +164,7 @@ def _refuse_contradictions(places: Mapping[str, Mapping[str, Any]], where: str) 
 def _place(config: TrainConfig, task: Iterable[str], method: Iterable[str]) -> str:
     """TASK/METHOD/sSEED. Labels tell what differs from defaults; amounts have none yet, so they are told where given."""
     settings = flat_settings(dataclasses.asdict(config))
-    amounts = {"samples", "exploration_episodes", "max_episode_steps", "num_envs"}
+    amounts = {"samples", "exploration_episodes", "exploration_samples", "max_episode_steps", "num_envs"}
     if config.method not in METHODS:  # a user's own, whose defaults labels do not know
         amounts |= set(flat_settings({"settings": dataclasses.asdict(config.settings)}))
     labels = (
