@@ -22,6 +22,7 @@ from rpsp.environments import make
 from rpsp.errors import DivergedError, UsageError
 from rpsp.filters import GRU, observation_window
 from rpsp.policies import Agent
+from rpsp.refits import Refit
 from rpsp.rollouts import Collected, collect
 from rpsp.training import (
     Recipe,
@@ -254,17 +255,19 @@ def rows_of(*batches: Batch) -> Counter[bytes]:
     )
 
 
-def refitting(change: Any, select: Any = policy_only, **settings: Any) -> tuple[list[tuple[Training, Record]], Any]:
+def refitting(
+    change: Any, select: Any = policy_only, same_coordinates: bool = True, **settings: Any
+) -> tuple[list[tuple[Training, Record]], Any]:
     """Runs of 9 iterations with refits before 2, 3 and 8, by `change`; and what the refits and the rule were given."""
     rule, batches = counting(select)
     given: list[tuple[Batch, Batch]] = []
 
-    def refit(agent: Agent, batch: Batch, held: Batch, rng: np.random.Generator) -> Agent:
+    def fit(agent: Agent, batch: Batch, held: Batch, rng: np.random.Generator) -> Agent:
         given.append((batch, held))
         return change(agent)
 
     amounts = TrainingSettings(60, 8, refit_before=(2, 3, 8), refit_batches=2, **settings)
-    return history(Recipe(window, rule, refit), 9, amounts), (given, batches)
+    return history(Recipe(window, rule, Refit(fit, same_coordinates)), 9, amounts), (given, batches)
 
 
 def better(agent: Agent, by: float = 0.0) -> Agent:
@@ -300,6 +303,11 @@ def test_a_refit_is_taken_only_if_it_predicts_better() -> None:
     np.testing.assert_array_equal(numbers(worse[-1][0].agent.filter), numbers(worse[0][0].agent.filter))
 
 
+def test_a_belief_that_predicts_well_is_not_refitted() -> None:
+    steps, (given, _) = refitting(better, refit_above=1e6)
+    assert not given and [r["iteration"] for _, r in steps[1:] if r.get("refit_skipped")] == [2, 3, 8]
+
+
 def test_a_refit_must_gain_as_much_as_is_asked() -> None:
     steps, _ = refitting(better, refit_kl=-1.0)
     assert [r["refit_accepted"] for _, r in steps[1:] if "refit_accepted" in r] == [0, 0, 0]
@@ -323,12 +331,7 @@ def test_memory_is_forgotten_where_parameters_have_changed_their_meaning() -> No
     after = [0, 1, 2, 1, 2, 3, 4, 5, 6, 7]  # only the refit before iteration 2 is taken
     assert memories(refitting(better, policy_only)[0]) == whole
     assert memories(refitting(better, everything)[0]) == after
-
-    def new_policy(agent: Agent) -> Agent:
-        agent = better(agent)
-        return Agent(agent.filter, jax.tree.map(lambda x: x, agent.policy))
-
-    assert memories(refitting(new_policy, policy_only)[0]) == after
+    assert memories(refitting(better, policy_only, same_coordinates=False)[0]) == after
     assert memories(refitting(lambda agent: better(agent, by=10.0), everything)[0]) == whole
 
 

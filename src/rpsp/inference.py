@@ -107,6 +107,8 @@ class InferenceSettings:
     """Steps of future that a state predicts."""
     dimension: int = 30
     """At most this many coordinates; the data decide how many of them are used."""
+    only_reliable: bool = True
+    """Leave out directions that do not stand out from the noise of stage 1, unless keeping them all predicts better."""
     bumps: int = 300
     """Radial features that bend the update and the prediction."""
     stage1_ridge: float = 1e-3
@@ -117,8 +119,8 @@ class InferenceSettings:
     """Ridges of the bumps that compete on held-out data; the first leaves a linear filter."""
     rounds: int = 8
     """Regressions on the states that the filter itself reaches, after the first on the targets' own states."""
-    slack: float = 4.0
-    """States are clipped to this many times the largest target."""
+    slack: float = 25.0
+    """States are clipped to this many times the largest target: far enough for a robot that walks where it fell before."""
 
 
 def fit_inference(
@@ -139,10 +141,9 @@ def fit_inference(
     mean, P, reliable = _coordinates(
         _futures(batch, stage1, settings.past)[flat(batch.mask)], noise, settings.dimension
     )
-    fitted = [
-        _fit_update(batch, held_out, stage1, mean, P[:, some], settings, rng)
-        for some in ([reliable] if reliable.all() else [reliable, np.full_like(reliable, True)])
-    ]
+    all_of_them = np.full_like(reliable, True)
+    choices = [reliable, all_of_them] if settings.only_reliable and not reliable.all() else [all_of_them]
+    fitted = [_fit_update(batch, held_out, stage1, mean, P[:, some], settings, rng) for some in choices]
     return fitted[_first_good([error for _, error in fitted])][0]
 
 

@@ -2,13 +2,14 @@
 
 A filter fitted to random exploration meets other data once the policy has learned something, and predicts them badly. A
 refit must not take the policy's input from under it: the direct-inference filter keeps what its coordinates mean, and
-for any other the policy is expressed in the new coordinates: its first layer by regression, then all of it by imitation.
+for any other the policy's first layer is expressed in the new coordinates by regression. Then the policy imitates, on the
+new states, what it did on the old ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -24,16 +25,25 @@ from rpsp.linalg import ridge
 from rpsp.policies import Agent, Network, input_scaling
 from rpsp.trajectories import Batch
 
-Refit = Callable[[Agent, Batch, Batch, np.random.Generator], Agent]
+
+class Refit(NamedTuple):
+    """How a filter is refitted."""
+
+    fit: Callable[[Agent, Batch, Batch, np.random.Generator], Agent]
+    """(agent, recent on-policy data, held-out part of them, rng) → agent."""
+    same_coordinates: bool
+    """Whether coordinates of a state mean afterwards what they meant before."""
 
 
 def keep_coordinates(settings: InferenceSettings) -> Refit:
-    """Refit the direct-inference filter; what a coordinate means stays, so the policy does not change."""
+    """Refit the direct-inference filter; what a coordinate means stays, and so nearly does the policy."""
 
-    def refit(agent: Agent, batch: Batch, held_out: Batch, rng: np.random.Generator) -> Agent:
-        return _with_belief(agent, refit_inference(_belief(agent), batch, held_out, settings, rng=rng))
+    def fit(agent: Agent, batch: Batch, held_out: Batch, rng: np.random.Generator) -> Agent:
+        new = _with_belief(agent, refit_inference(_belief(agent), batch, held_out, settings, rng=rng))
+        states = [reached(a.filter, batch, held_out) for a in (agent, new)]
+        return _imitator(new, agent.policy, *states, rng)
 
-    return refit
+    return Refit(fit, same_coordinates=True)
 
 
 def new_coordinates(fit: Callable[[Batch, np.random.Generator], AbstractFilter]) -> Refit:
@@ -45,12 +55,10 @@ def new_coordinates(fit: Callable[[Batch, np.random.Generator], AbstractFilter])
         policy: Any = agent.policy
         scaling = input_scaling(new.filter, new_states)
         network = re_expressed(policy.network, old_states, new_states, scaling)
-        some = rng.choice(len(old_states), min(len(old_states), IMITATED), replace=False)
-        pairs = (jnp.asarray(x[some], jnp.float32) for x in (old_states, new_states))
-        network = imitating(eqx.tree_at(lambda p: p.network, policy, network), policy, *pairs)
-        return eqx.tree_at(lambda a: a.policy.network, new, network)
+        new = eqx.tree_at(lambda a: a.policy.network, new, network)
+        return _imitator(new, policy, old_states, new_states, rng)
 
-    return refit
+    return Refit(refit, same_coordinates=False)
 
 
 def re_expressed(
@@ -77,11 +85,18 @@ def re_expressed(
 IMITATED = 4096  # steps that a policy imitates: one size, one compilation
 
 
+def _imitator(new: Agent, old: Any, old_states: np.ndarray, new_states: np.ndarray, rng: np.random.Generator) -> Agent:
+    """The new agent, whose policy imitates the old one on the states that the same steps lead to."""
+    some = rng.choice(len(old_states), min(len(old_states), IMITATED), replace=False)
+    pairs = (jnp.asarray(x[some], jnp.float32) for x in (old_states, new_states))
+    return eqx.tree_at(lambda a: a.policy.network, new, imitating(new.policy, old, *pairs))
+
+
 @eqx.filter_jit
 def imitating(
     policy: Any, old: Any, old_states: Float[Array, "n q_old"], new_states: Float[Array, "n q"], *, steps: int = 400
 ) -> Network:
-    """The network of `policy`, moved by Adam towards min mean_t KL(π_old(· | q_t) ‖ π(· | q'_t)).
+    """The network of `policy`, moved by Adam towards min mean_t KL(π_old(· | q_t) ‖ π(· | q'_t)), if that is nearer.
 
     A linear change of the first layer cannot follow states that have bent; the other layers help.
     """
@@ -99,7 +114,8 @@ def imitating(
         return (optax.apply_updates(moving, updates), state), None
 
     moved = jax.lax.scan(step, (moving, optimiser.init(moving)), None, steps)[0][0]
-    return eqx.combine(moved, fixed)
+    nearer = loss(moved) < loss(moving)
+    return eqx.combine(jax.tree.map(lambda new, old: jnp.where(nearer, new, old), moved, moving), fixed)
 
 
 def _belief(agent: Agent) -> Any:

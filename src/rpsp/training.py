@@ -24,6 +24,7 @@ from rpsp.features import OneHot, Scaling, fit_scaling
 from rpsp.filters import AbstractFilter, one_step_error, predictions, reached, unroll
 from rpsp.objectives import distributions, mean_kl
 from rpsp.policies import AbstractPolicy, Agent, CategoricalPolicy, GaussianPolicy, SquashedPolicy, input_scaling
+from rpsp.refits import Refit
 from rpsp.rollouts import ActionSymbols, Collected, action_units, collect, explore
 from rpsp.trajectories import Batch, Episode, Numbers, pack, split
 from rpsp.updates import UpdateRule, forgetting_states
@@ -39,8 +40,8 @@ class Recipe(NamedTuple):
     initialise: Callable[[Batch, Batch, np.random.Generator, PRNGKeyArray], AbstractFilter]
     """(exploration data, held-out part of it, rng, key) → filter."""
     rule: UpdateRule
-    refit: Callable[[Agent, Batch, Batch, np.random.Generator], Agent] | None = None
-    """(agent, recent on-policy data, held-out part of them, rng) → agent. Ours, not the paper's."""
+    refit: Refit | None = None
+    """Ours, not the paper's."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ class TrainingSettings:
     """How many of the latest batches a refit sees."""
     refit_samples: int = 20_000
     """At most about so many of their steps."""
+    refit_above: float = 0.1
+    """The filter is refitted only where its one-step error is more than this fraction of persistence's."""
     refit_kl: float = 0.1
     """A refit that would move the policy by more than this mean KL per sample is refused."""
     held_out: float = 0.2
@@ -327,14 +330,19 @@ class Refitted(NamedTuple):
 
 
 def refit_if_due(recipe: Recipe, settings: TrainingSettings, training: Training) -> Refitted:
-    """The agent with its filter refitted to recent batches, where it is time; kept if it predicts better and acts alike."""
+    """The agent with its filter refitted to recent batches, where it is time and needed; kept if it predicts better and acts
+    alike."""
     agent, memory = training.agent, training.memory
     if recipe.refit is None or training.iteration not in settings.refit_before or not training.recent:
         return Refitted(agent, memory, {})
     rng = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(3, training.iteration)))
     batch, held = _rows_split(training.recent, settings, rng)
+    watched = diagnose(agent, agent, held, False)
+    # A belief that predicts well is left alone: better predictions alone made no run better, and every refit costs a little.
+    if watched["prediction_error"] <= settings.refit_above * watched["persistence_error"]:
+        return Refitted(agent, memory, {"refit_skipped": 1.0})
     try:
-        candidate = recipe.refit(agent, batch, held, rng)
+        candidate = recipe.refit.fit(agent, batch, held, rng)
     except (UsageError, DivergedError):  # such as episodes that have become too short for a window
         return Refitted(agent, memory, {"refit_accepted": 0.0})
     before, after = one_step_error(agent.filter, held), one_step_error(candidate.filter, held)
@@ -349,7 +357,7 @@ def refit_if_due(recipe: Recipe, settings: TrainingSettings, training: Training)
     }
     if not accepted:
         return Refitted(agent, memory, record)
-    if recipe.rule.moves_filter(agent) or candidate.policy is not agent.policy:
+    if recipe.rule.moves_filter(agent) or not recipe.refit.same_coordinates:
         memory = recipe.rule.init(candidate)  # moments of parameters, or a critic of states, with another meaning now
     elif recipe.rule.refitted is not None:
         memory = recipe.rule.refitted(candidate, memory)

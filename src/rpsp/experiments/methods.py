@@ -54,11 +54,13 @@ class MethodSettings:
     plus_obs: int = 0
     """Observations shown to the policy beside the state: the paper's +obs is 2."""
     refit_before: tuple[int, ...] = ()
-    """Ours: iterations, counted from 0, before which the filter is refitted to recent on-policy batches."""
+    """Ours: iterations, counted from 0, before which the filter is refitted to recent on-policy batches, where needed."""
     refit_batches: int = 3
     """How many of the latest batches a refit sees."""
     refit_samples: int = 20_000
     """At most about so many of their steps."""
+    refit_above: float = 0.1
+    """The filter is refitted only where its one-step error is more than this fraction of persistence's."""
     refit_kl: float = 0.1
     """A refit that would move the policy by more than this mean KL per sample is refused."""
     gae: float = 0.95
@@ -99,18 +101,16 @@ class Method:
         return dataclasses.replace(MethodSettings(**self.defaults), **given)
 
 
-EARLY = {"refit_before": (1, 2, 4)}
-"""When a filter that refits in closed form is refitted: as soon as there are on-policy data. Later refits move the policy's
-inputs (KL 0.04 each on Hopper) more than better predictions help: see `benchmarks/results/refit_schedule.json`."""
+REFITTED = {"refit_before": (1, 2, 4, 8, 16, 32, 64, 128, 256)}
+"""When a filter that refits in closed form is refitted, if it predicts badly: often while behaviour changes fast."""
 QUICK = {"policy_rate": 10.0}
 """One gradient step an iteration must be a long one for a policy, and would be too long for a filter: at 1e-2 both, two of
 three Hopper runs got stuck with a belief that predicted worse than the mean."""
 PPO = {"hidden": (64, 64), "learning_rate": 3e-4}
 SAC = {"hidden": (64, 64), "learning_rate": 1e-3}
-OFTEN = {"refit_before": (1, 2, 3, 5, 8, 12, 20, 30, 40, 60, 80, 120, 160, 240), "refit_batches": 20, "refit_kl": 1e6}
-"""When a filter is refitted whose batches are a tenth as large; however far that moves the policy, because what is learned
-off-policy is learned again from the buffer. At a KL of 0.1 all refits on Hopper were refused (by KLs of 5 to 26, SAC's
-policies being steep), and the belief was soon wrong by more than the variance."""
+OFTEN = {**REFITTED, "refit_batches": 20, "refit_kl": 1e6}
+"""Off-policy: of batches that are a tenth as large; however far that moves the policy, because what is learned is learned
+again from the buffer. At a KL of 0.1 refits were refused on Hopper, SAC's policies being steep."""
 
 # fmt: off
 METHODS: dict[str, Method] = {row.name: row for row in (
@@ -130,9 +130,9 @@ METHODS: dict[str, Method] = {row.name: row for row in (
     Method("gru128", "gru", "through_time", "a GRU of 128 units, TRPO through time", {"units": 128, "epochs": 0}),
     Method("reg-gru", "gru", "alternating", "a GRU initialised and kept by its prediction error"),
     Method("reg-gru-vrpg", "gru", "joint", "the same, one joint gradient step an iteration", {"learning_rate": 1e-2}),
-    Method("rpsi-trpo", "inference", "policy_alone", "direct inference, refitted; TRPO", EARLY, ours=True),
-    Method("rpsi-alt", "inference", "alternating", "direct inference, refitted; as rpsp-alt", EARLY, ours=True),
-    Method("rpsi-ppo", "inference", "proximal", "direct inference, refitted; PPO", {**EARLY, **PPO}, ours=True),
+    Method("rpsi-trpo", "inference", "policy_alone", "direct inference, refitted; TRPO", REFITTED, ours=True),
+    Method("rpsi-alt", "inference", "alternating", "direct inference, refitted; as rpsp-alt", REFITTED, ours=True),
+    Method("rpsi-ppo", "inference", "proximal", "direct inference, refitted; PPO", {**REFITTED, **PPO}, ours=True),
     Method("fm2-ppo", "finite_memory", "proximal", "the last two observations; PPO", {"window": 2, **PPO}, ours=True),
     Method("rpsi-sac", "inference", "off_policy", "direct inference, refitted; SAC", {**OFTEN, **SAC}, ours=True),
     Method("fm2-sac", "finite_memory", "off_policy", "the last two observations; SAC", {"window": 2, **SAC}, ours=True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -57,7 +58,8 @@ def kernel_bayes(s: MethodSettings) -> Belief:
 
 def inference(s: MethodSettings) -> Belief:
     """Ours: the state update regressed directly."""
-    settings = _share(InferenceSettings, s)
+    # Coordinates that refits keep must last: what the exploration cannot tell from noise, later data can.
+    settings = replace(_share(InferenceSettings, s), only_reliable=not s.refit_before)
 
     def initialise(batch: Batch, held: Batch, rng: np.random.Generator, key: PRNGKeyArray) -> AbstractFilter:
         return fit_inference(batch, held, settings, rng=rng)
