@@ -339,7 +339,8 @@ def _together(figures: dict[str, Any], into: Path) -> str:
     ]
     head = ["method", "agents", "seconds an iteration", "times one agent's", "acting", "update", "steps/s"]
     where = f"{figures['device']}, {figures['cores']} cores"
-    return "\n".join([f"## Many agents at once ({where})\n", _doc("together"), table(head, lines)])
+    beside = f"Measured while {figures['beside']}.\n\n" if "beside" in figures else ""
+    return "\n".join([f"## Many agents at once ({where})\n", _doc("together"), beside + table(head, lines)])
 
 
 def _timing(figures: dict[str, Any], into: Path) -> str:
