@@ -145,10 +145,10 @@ def check(name: str, run: Run) -> None:
 
 def test_direct_inference_with_refits_and_a_resume(tmp_path: Path) -> None:
     """`rpsi-trpo`, the default of everything, and that it goes on bit for bit when a refit comes next."""
-    whole = trained("rpsi-trpo", tmp_path / "whole")
+    whole = trained("rpsi-trpo", tmp_path / "whole", refit_above=0.0)
     check("rpsi-trpo", whole)
     assert "refit_accepted" in whole.metrics[1] and "refit_accepted" not in whole.metrics[0]
-    trained("rpsi-trpo", tmp_path / "half", 1)
+    trained("rpsi-trpo", tmp_path / "half", 1, refit_above=0.0)
     main(["resume", str(tmp_path / "half"), "--iterations", "2", "--quiet"])
     for number in (0, 1, 2):
         one, other = (
@@ -171,10 +171,11 @@ def test_every_row_trains(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["rpsp-alt", "rpsp-alt+obs", "fix-psr", "rpsi-alt", "rpsi-sac"])
 def test_refits_of_any_filter_under_any_update_resume_bit_for_bit(name: str, tmp_path: Path) -> None:
-    whole = trained(name, tmp_path / "whole", 4, refit_before=(1, 3), refit_batches=2, samples=400)
+    given: Any = {"refit_before": (1, 3), "refit_batches": 2, "refit_above": 0.0, "samples": 400}
+    whole = trained(name, tmp_path / "whole", 4, **given)
     refits = [r["refit_accepted"] for r in whole.metrics if "refit_accepted" in r]
     assert len(refits) == 2
-    trained(name, tmp_path / "half", 2, refit_before=(1, 3), refit_batches=2, samples=400)
+    trained(name, tmp_path / "half", 2, **given)
     main(["resume", str(tmp_path / "half"), "--iterations", "4", "--quiet"])
     for number in (2, 3, 4):
         one, other = (

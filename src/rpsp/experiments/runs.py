@@ -593,7 +593,7 @@ def check(config: TrainConfig) -> None:
     recipe(find_method(config.method), config.settings)  # update rules check their own settings
     sizes = "hidden", "past", "future", "dimension", "window", "units", "plus_obs"
     counts = "refit_batches", "refit_samples", "passes", "minibatch"
-    for name, least in {**dict.fromkeys((*sizes, *counts), 1), "epochs": 0, "plus_obs": 0}.items():
+    for name, least in {**dict.fromkeys((*sizes, *counts), 1), "epochs": 0, "plus_obs": 0, "refit_above": 0}.items():
         value = getattr(config.settings, name)
         values = value if isinstance(value, tuple) else (least if value is None else value,)
         if min(values, default=least) < least:
