@@ -125,6 +125,14 @@ def test_a_claim_holds_if_all_its_duels_do_and_does_not_if_one_does_not() -> Non
         ((unknown, loses), "does not hold"),
     ):
         assert judge([Claim("", "", duels)], found)[0].verdict == verdict
+    for duels, verdict in (((beats, loses), "holds"), ((unknown, loses), "undecided"), ((loses, loses), "does not hold")):
+        assert judge([Claim("", "", duels, enough=1)], found)[0].verdict == verdict
+
+
+def test_a_rival_may_be_held_to_a_multiple() -> None:
+    found = Found([*runs("fm2", 120), *runs("gru32", 50), *runs("gru64", 100)])
+    duels = [Duel("Hopper-v5", ("fm2",), rival, "not worse", times=2.0) for rival in ("gru32", "gru64")]
+    assert [judge([Claim("", "", (duel,))], found)[0].verdict for duel in duels] == ["holds", "does not hold"]
 
 
 def test_returns_at_a_million_steps_are_compared_by_steps() -> None:

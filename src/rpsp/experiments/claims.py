@@ -10,7 +10,7 @@ difference of less than a twentieth of the rival's value is held to be none, whi
                 disadvantage of a twentieth
     alike       does not hold if they differ significantly; holds if the interval leaves no difference of a twentieth
 
-Anything else is undecided. A claim holds if all its duels do, and does not if one does not.
+Anything else is undecided. A claim holds if all its duels do, or as many as it says, and does not if they cannot any more.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ import numpy as np
 
 from rpsp.experiments import statistics
 from rpsp.experiments.comparison import metric_values
-from rpsp.experiments.paper import EVERY, Curve, Found
+from rpsp.experiments.paper import DISTURBED, EVERY, FURTHER, LOCOMOTION, Curve, Found
+from rpsp.experiments.results import task_label
 
 Expected = Literal["better", "not worse", "alike"]
 Verdict = Literal["holds", "does not hold", "undecided"]
-Measure = Literal["auc", "final", "million"]
+Measure = Literal["auc", "final", "million", "300 thousand"]
 MEASURES: dict[Measure, str] = {
     "auc": "area under curve over {} iterations",
     "final": "final return of {} iterations",
     "million": "return at 1 million steps",
+    "300 thousand": "return at 300 thousand steps",
 }
+AT_STEPS: dict[Measure, float] = {"million": 1e6, "300 thousand": 3e5}
 VERDICTS: tuple[Verdict, ...] = ("holds", "undecided", "does not hold")
 """Of two that are told together the later is said."""
 LEVEL, MARGIN, FEWEST = 0.05, 0.05, 3
@@ -49,6 +52,8 @@ class Duel:
     rival: str
     expected: Expected = "better"
     measure: Measure = "auc"
+    times: float = 1.0
+    """What the rival's values are multiplied by."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,8 @@ class Claim:
     where: str
     text: str
     duels: tuple[Duel, ...]
+    enough: int | None = None
+    """How many of the duels must hold; unless given, all."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -77,9 +84,10 @@ def _duels(
     rivals: str | tuple[str, ...],
     expected: Expected = "better",
     measure: Measure = "auc",
+    times: float = 1.0,
 ) -> tuple[Duel, ...]:
     challengers, rivals = ((names,) if isinstance(names, str) else names for names in (challengers, rivals))
-    return tuple(Duel(task, challengers, rival, expected, measure) for task in tasks for rival in rivals)
+    return tuple(Duel(task, challengers, rival, expected, measure, times) for task in tasks for rival in rivals)
 
 
 # fmt: off
@@ -128,6 +136,16 @@ OURS = (
           _duels(EVERY, PREDICTIVE, ("FM", "GRU"), "not worse")),
     Claim("Hopper, Walker2d", "RPSI-PPO's return at one million steps is at least RecurrentPPO's",
           _duels((HOPPER, WALKER), "RPSI-PPO", "RecurrentPPO", "not worse", "million")),
+    Claim("HalfCheetah, Ant", "there, too",
+          _duels(map(task_label, FURTHER), "RPSI-PPO", "RecurrentPPO", "not worse", "million")),
+    Claim("Hopper, Walker2d, HalfCheetah, Ant", "RPSI-SAC has twice RecurrentPPO's return at 300 000 steps on three",
+          _duels(map(task_label, LOCOMOTION), "RPSI-SAC", "RecurrentPPO", "not worse", "300 thousand", 2.0), enough=3),
+    Claim("the same four", "RPSI-SAC is nowhere worse than FM-SAC",
+          _duels(map(task_label, LOCOMOTION), "RPSI-SAC", "FM-SAC", "not worse", "300 thousand")),
+    Claim("the same four", "under noise or latency RPSI-SAC is nowhere worse than FM-SAC",
+          _duels(map(task_label, DISTURBED), "RPSI-SAC", "FM-SAC", "not worse", "300 thousand")),
+    Claim("the same four", "and significantly better on two",
+          _duels(map(task_label, DISTURBED), "RPSI-SAC", "FM-SAC", "better", "300 thousand"), enough=2),
 )
 # fmt: on
 """What the paper's text says of its figures; and what this library set out to show."""
@@ -184,8 +202,13 @@ def judge(claims: Sequence[Claim], found: Found, select: bool = False) -> list[J
     judged = []
     for claim in claims:
         outcomes = tuple(decided[duel] for duel in claim.duels)
-        judged.append(Judged(claim, VERDICTS[max(VERDICTS.index(o.verdict) for o in outcomes)], outcomes))
+        judged.append(Judged(claim, _all_told([o.verdict for o in outcomes], claim.enough), outcomes))
     return judged
+
+
+def _all_told(verdicts: Sequence[Verdict], enough: int | None) -> Verdict:
+    """Of a claim, by those of its duels: in their order from the best, the one that as many as it takes have."""
+    return sorted(verdicts, key=VERDICTS.index)[(enough or len(verdicts)) - 1]
 
 
 def decide(expected: Expected, challenger: np.ndarray, rival: np.ndarray, p_holm: float) -> Verdict:
@@ -212,12 +235,13 @@ def _meet(duel: Duel, found: Found, select: bool) -> Outcome:
         return Outcome(duel, "undecided", challenger, rival)
     length = min(challenger.iterations, rival.iterations)
     ours, theirs = (_values(curve, duel.measure, length) for curve in (challenger, rival))
+    theirs = duel.times * theirs
     return Outcome(duel, "undecided", challenger, rival, length, (ours, theirs), statistics.welch(ours, theirs).p)
 
 
 def _values(curve: Curve, measure: Measure, length: int) -> np.ndarray:
-    if measure == "million":
-        values = np.array([statistics.return_at(1e6, run.steps, run.returns) for run in curve.runs])
+    if (steps := AT_STEPS.get(measure)) is not None:
+        values = np.array([statistics.return_at(steps, run.steps, run.returns) for run in curve.runs])
         return values[np.isfinite(values)]
     return metric_values([run.cut(length) for run in curve.runs], measure)
 
@@ -225,4 +249,4 @@ def _values(curve: Curve, measure: Measure, length: int) -> np.ndarray:
 def _test(outcome: Outcome) -> tuple[str, ...]:
     """What makes two duels the same test."""
     labels = (curve.label if curve else "" for curve in (outcome.challenger, outcome.rival))
-    return outcome.duel.task, outcome.duel.measure, *labels
+    return outcome.duel.task, outcome.duel.measure, str(outcome.duel.times), *labels

@@ -21,6 +21,7 @@ import numpy as np
 from rpsp.errors import UsageError
 from rpsp.experiments.comparison import Comparison, compare, unusable
 from rpsp.experiments.config import TrainConfig, configured
+from rpsp.experiments.methods import METHODS
 from rpsp.experiments.results import Result, flat_settings, method_label, task_label
 from rpsp.experiments.statistics import Selection, select_best
 from rpsp.experiments.sweeps import PlannedRun, Sweep
@@ -53,6 +54,8 @@ CURVES: dict[str, tuple[Entry, ...]] = {
     "RPSP-Alt, refitted": _each(("rpsp-alt+obs", "rpsp-alt"), refit_before=(REFIT_BEFORE,)),
     "RPSI-TRPO": _each(("rpsi-trpo",), past=(None, 20, 50)),
     "RPSI-PPO": _each(("rpsi-ppo",)),
+    "RPSI-SAC": _each(("rpsi-sac",), hidden=([256, 256],)),
+    "FM-SAC": _each(("fm2-sac",), hidden=([256, 256],)),
 }
 """What a curve of a figure is the best of; the first is what is run unless all are."""
 PEERS = {"RecurrentPPO": "recurrent-ppo"}
@@ -69,6 +72,12 @@ DIFFERENCES: dict[str, tuple[str | Entry, ...]] = {
 """What may make a difference, and the methods that show it: the first as it is, each other with one thing changed."""
 TASK_OF = {"cart-pole": "InvertedPendulum-v5", "swimmer": "Swimmer-v5", "hopper": "Hopper-v5", "walker": "Walker2d-v5"}
 EVERY = tuple(TASK_OF.values())
+FURTHER: tuple[Entry, ...] = tuple({"env": env, "observe": "positions"} for env in ("HalfCheetah-v5", "Ant-v5"))
+"""Two tasks that the paper does not have."""
+LOCOMOTION: tuple[Entry, ...] = ({"env": TASK_OF["hopper"]}, {"env": TASK_OF["walker"]}, *FURTHER)
+DISTURBED: tuple[Entry, ...] = tuple(
+    task | disturbance for disturbance in ({"relative_noise": 0.1}, {"obs_latency": 2}) for task in LOCOMOTION
+)
 RIVALS = "FM", "GRU", "RPSP-VRPG", "RPSP-Alt"
 
 
@@ -86,6 +95,8 @@ class Experiment:
     """Names in PEERS: drawn beside the rest where there are results of them."""
     ours: bool = False
     """Whether it goes beyond the paper."""
+    iterations: int | None = None
+    """So many, at any scale; otherwise the paper's."""
 
 
 # fmt: off
@@ -125,6 +136,12 @@ EXPERIMENTS: dict[str, Experiment] = {
     "differences": Experiment("what made the difference on Hopper and Swimmer, one thing changed at a time",
                               (TASK_OF["hopper"], TASK_OF["swimmer"]), ours=True,
                               methods=tuple({str(m): m for methods in DIFFERENCES.values() for m in methods}.values())),
+    "further": Experiment("direct inference by PPO on two further tasks", FURTHER, ("RPSI-PPO",), peers=tuple(PEERS),
+                          ours=True, iterations=100),
+    "off-policy": Experiment("learning from every step again: SAC", LOCOMOTION, ("RPSI-SAC", "FM-SAC"),
+                             peers=tuple(PEERS), ours=True, iterations=300),
+    "off-policy-disturbed": Experiment("SAC under noise (a tenth of each reading's own spread) and latency", DISTURBED,
+                                       ("RPSI-SAC", "FM-SAC"), ours=True, iterations=300),
 }
 # fmt: on
 """By name. Which of a to d shows which task does not stand in the paper's text; they are in the order of its protocol."""
@@ -172,7 +189,8 @@ def plan(name: str, seeds: int, scale: float = 1.0, select: bool = False) -> Pla
     curves = {curve: found if select else found[:1] for curve, found in candidates(experiment).items()}
     given = {
         "tasks": [
-            task | {"iterations": math.ceil(scale * TASKS[task["env"]].iterations)} for task in _tasks(experiment)
+            task | {"iterations": experiment.iterations or math.ceil(scale * TASKS[task["env"]].iterations)}
+            for task in _tasks(experiment)
         ],
         "methods": [entry for found in curves.values() for entry in found],
         "seeds": seeds,
@@ -288,8 +306,10 @@ def far_enough(results: Sequence[Result], scale: float = 1.0) -> list[Result]:
     from rpsp.environments import TASKS
 
     def enough(result: Result) -> bool:
-        task = TASKS.get(result.settings["env"])
-        return result.finished or (task is not None and len(result.returns) >= math.ceil(scale * task.iterations))
+        task, method = TASKS.get(result.settings["env"]), METHODS.get(result.settings["method"])
+        if task is None or (method is not None and method.update == "off_policy"):  # whose iterations are others
+            return result.finished
+        return result.finished or len(result.returns) >= math.ceil(scale * task.iterations)
 
     return [result for result in results if not unusable(result) and enough(result)]
 

@@ -218,7 +218,8 @@ def _verdict(judged: Mapping[bool, Sequence[claims.Judged]]) -> str:
                 f"{100 * claims.MARGIN:g} %. That one is *not worse* holds where its mean is no lower, or the interval "
                 "leaves no such disadvantage, and does not where it is significantly worse. That two are *alike* holds "
                 "where the interval leaves no such difference, and does not where they differ significantly. Anything "
-                "else is undecided. A claim of several tests holds if all do, and does not if one does not. The best of "
+                "else is undecided. A claim of several tests holds if all do, and does not if one does not, unless it says "
+                "how many must. The best of "
                 "several curves was chosen by the same runs, which favours it a little."
             ),
         ]
@@ -262,8 +263,10 @@ def _outcome(outcome: claims.Outcome) -> str:
     names = " or ".join(duel.challengers), duel.rival
     if absent := [name for name, curve in zip(names, sides, strict=True) if curve is None]:
         return f"{duel.task}: there is no finished run of {' nor of '.join(absent)}."
+    times = "" if duel.times == 1 else f"{duel.times:g}\u00a0× "
     told = [
-        f"{_code(curve.name, curve.label)} {_seeds(values) if len(values) else '– (0)'}"
+        f"{times if curve is outcome.rival else ''}{_code(curve.name, curve.label)} "
+        f"{_seeds(values) if len(values) else '– (0)'}"
         for curve, values in zip(sides, outcome.values, strict=True)
         if curve is not None
     ]
