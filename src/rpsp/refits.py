@@ -40,8 +40,8 @@ def keep_coordinates(settings: InferenceSettings) -> Refit:
 
     def fit(agent: Agent, batch: Batch, held_out: Batch, rng: np.random.Generator) -> Agent:
         new = _with_belief(agent, refit_inference(_belief(agent), batch, held_out, settings, rng=rng))
-        states = [reached(a.filter, batch, held_out) for a in (agent, new)]
-        return _imitator(new, agent.policy, *states, rng)
+        old_states, new_states = (reached(a.filter, batch, held_out) for a in (agent, new))
+        return _imitator(new, agent.policy, old_states, new_states, rng)
 
     return Refit(fit, same_coordinates=True)
 

@@ -240,10 +240,10 @@ def _meet(duel: Duel, found: Found, select: bool) -> Outcome:
 
 
 def _values(curve: Curve, measure: Measure, length: int) -> np.ndarray:
-    if (steps := AT_STEPS.get(measure)) is not None:
-        values = np.array([statistics.return_at(steps, run.steps, run.returns) for run in curve.runs])
-        return values[np.isfinite(values)]
-    return metric_values([run.cut(length) for run in curve.runs], measure)
+    if measure == "auc" or measure == "final":
+        return metric_values([run.cut(length) for run in curve.runs], measure)
+    values = np.array([statistics.return_at(AT_STEPS[measure], run.steps, run.returns) for run in curve.runs])
+    return values[np.isfinite(values)]
 
 
 def _test(outcome: Outcome) -> tuple[str, ...]:
