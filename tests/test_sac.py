@@ -102,6 +102,9 @@ def test_the_exploration_is_stored_as_it_was_done() -> None:
     np.testing.assert_array_equal(in_ring(memory, "action"), np.asarray(batch.performed)[mask])
     np.testing.assert_allclose(in_ring(memory, "q"), np.asarray(compiled_unroll(agent.filter, batch))[mask], atol=1e-6)
     assert int(rule.step(agent, memory, batch_of(1, 3))[1].steps) == 19, "what is acted later comes behind it"
+    much = batch_of(2, *[12] * 5)  # more than the buffer's 40
+    expected = np.asarray(much.rewards)[np.asarray(much.mask)][-40:]
+    np.testing.assert_array_equal(in_ring(explored(agent, rule.init(agent), much), "reward"), expected)
 
 
 def test_states_are_computed_anew_as_if_the_new_filter_had_acted() -> None:

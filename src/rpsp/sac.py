@@ -139,8 +139,9 @@ def store(stored: Stored, steps: Int[Array, ""], batch: Batch, states: Float[Arr
     """The buffer with the steps of a batch behind those it has, over the oldest; filler is left out."""
     capacity = stored.reward.shape[0]
     mask = jnp.asarray(batch.mask).ravel()
-    place = (steps + jnp.cumsum(mask) - 1) % capacity
-    place = jnp.where(mask, place, capacity)  # out of bounds, so that nothing is written
+    count = jnp.cumsum(mask)
+    kept = mask & (count > count[-1] - capacity)  # of more than there is room for, the latest
+    place = jnp.where(kept, (steps + count - 1) % capacity, capacity)  # out of bounds nothing is written
     new = Stored(
         states,
         jnp.asarray(batch.starts),
