@@ -102,9 +102,9 @@ class Method:
 
 
 REFITTED = {"refit_before": (1, 2, 4, 8, 16, 32, 64, 128, 256), "refit_kl": 0.5}
-"""When a filter that refits in closed form is refitted, if it predicts badly: often while behaviour changes fast. Under noise
-late refits move a policy by KLs of 0.1 to 0.4, mostly by what was noise in its input; refused, beliefs became worse than
-persistence (`benchmarks/results/refits_under_noise.json`)."""
+"""When a filter that refits in closed form is refitted, if it predicts badly: often while behaviour changes fast. Under
+noise late refits move a policy by KLs of 0.1 to 0.4, mostly by what was noise in its input; refused, beliefs became worse
+than persistence (`benchmarks/results/refits_under_noise.json`)."""
 QUICK = {"policy_rate": 10.0}
 """One gradient step an iteration must be a long one for a policy, and would be too long for a filter: at 1e-2 both, two of
 three Hopper runs got stuck with a belief that predicted worse than the mean."""
