@@ -125,7 +125,11 @@ def test_a_claim_holds_if_all_its_duels_do_and_does_not_if_one_does_not() -> Non
         ((unknown, loses), "does not hold"),
     ):
         assert judge([Claim("", "", duels)], found)[0].verdict == verdict
-    for duels, verdict in (((beats, loses), "holds"), ((unknown, loses), "undecided"), ((loses, loses), "does not hold")):
+    for duels, verdict in (
+        ((beats, loses), "holds"),
+        ((unknown, loses), "undecided"),
+        ((loses, loses), "does not hold"),
+    ):
         assert judge([Claim("", "", duels, enough=1)], found)[0].verdict == verdict
 
 
