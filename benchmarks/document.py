@@ -105,7 +105,7 @@ def _learned(rows: list[dict[str, Any]]) -> str:
     head = ["", *(f"{task.removesuffix('-v5')}, n = {mark}" for task, mark in MARKS.items())]
     return (
         "Mean return of the ten iterations up to the n-th, three seeds or more, positions only, 16 hidden units\n"
-        "(PPO: 64, 64):\n\n" + table(head, cells)
+        "(PPO: 64, 64), version 0.1.0, since when the last two have changed:\n\n" + table(head, cells)
     )
 
 
