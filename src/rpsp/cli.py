@@ -306,7 +306,7 @@ def paper_command(config: configs.PaperConfig) -> None:
     if config.readme is not None and config.page is None:
         raise UsageError(f"readme: {config.readme!r} shows a part of --page; give that too.")
     names = list(paper.EXPERIMENTS) if listed else paper.find(config.figures)
-    plans = [paper.plan(name, config.seeds, config.scale, config.select) for name in names]
+    plans = [paper.plan(name, config.seeds, config.scale, config.select, config.device) for name in names]
     if listed:
         _print_json(config.json, {"experiments": _list_experiments(plans, out, config)})
         return

@@ -52,7 +52,10 @@ def test_shared_runs_are_done_once_and_the_first_seed_of_everything_first() -> N
     places = [run.place for run in sweep.runs]
     assert len(places) == len({*places}) < sum(len(plan.runs) for plan in plans)
     assert [run.config.seed for run in sweep.runs] == sorted(run.config.seed for run in sweep.runs)
-    assert all(run.config.iterations == 50 for run in plans[0].runs)
+    assert all(run.config.iterations == 50 and run.config.device == "auto" for run in plans[0].runs)
+    on_a_gpu = paper.plan("c", 3, device="gpu")
+    assert {run.place for run in on_a_gpu.runs} == {run.place for run in plans[0].runs}
+    assert all(run.config.device == "gpu" for run in on_a_gpu.runs)
 
 
 def test_mistakes_are_said() -> None:

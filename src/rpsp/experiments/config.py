@@ -263,6 +263,8 @@ class PaperConfig:
     """List the experiments, and do nothing else."""
     dry_run: bool = False
     """Only say how many runs there are, and how long they will take."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """Where updates are computed; on gpu all runs of a method on a task go together."""
     jobs: int | None = None
     """Runs at a time; one a core unless given."""
     backend: Literal["local", "ray"] = "local"

@@ -177,7 +177,7 @@ class Plan:
         return EXPERIMENTS[self.name]
 
 
-def plan(name: str, seeds: int, scale: float = 1.0, select: bool = False) -> Plan:
+def plan(name: str, seeds: int, scale: float = 1.0, select: bool = False, device: str = "auto") -> Plan:
     """The runs of an experiment. At scale 0.1 a tenth of the paper's iterations are done; more can be done later."""
     from rpsp.environments import TASKS
 
@@ -194,6 +194,7 @@ def plan(name: str, seeds: int, scale: float = 1.0, select: bool = False) -> Pla
         ],
         "methods": [entry for found in curves.values() for entry in found],
         "seeds": seeds,
+        "device": device,
     }
     curve_of = {label_of(entry): curve for curve, found in curves.items() for entry in found}
     return Plan(name, Sweep.of(given, name).runs, curve_of, scale)
