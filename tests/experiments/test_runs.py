@@ -288,7 +288,7 @@ def test_runs_of_a_method_for_a_gpu_are_one_bundle_and_all_others_are_by_themsel
 def test_large_checkpoints_are_written_less_often_and_an_interruption_loses_nothing(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(place, "SLOW", 0.0)  # every checkpoint is slow, so that each takes its time from ten iterations
+    monkeypatch.setattr(place, "LARGE", 0)  # every checkpoint is large, so that each takes its time from ten iterations
     saved: list[int] = []
     save = RunDirectory.save
 

@@ -17,8 +17,8 @@ from rpsp.experiments.runner import Say, read_json, write_json
 if TYPE_CHECKING:  # heavy, and help and reports need none of it
     from rpsp.training import Recipe, Record, Training, TrainingSettings
 
-SLOW = 0.2
-"""Seconds. A checkpoint that takes longer to write is not written after every iteration."""
+LARGE = 10_000_000
+"""Bytes. A checkpoint that has more is not written after every iteration."""
 
 
 class Place:
@@ -33,6 +33,7 @@ class Place:
         self.held = ExitStack()
         self.unsaved: Training | None = None
         self.saving = self.saved = 0.0
+        self.size = 0
         self.beside = 1
         """How many runs the process works on."""
 
@@ -96,14 +97,15 @@ class Place:
         self.board(record)
         self.unsaved = training
         last = training.iteration == self.config.iterations
-        all_saving = self.beside * self.saving
-        if last or all_saving < SLOW or time.monotonic() - self.saved >= 10 * all_saving:
+        small = self.beside * self.size < LARGE
+        if last or small or time.monotonic() - self.saved >= 10 * self.beside * self.saving:
             self._save()
 
     def _save(self) -> None:
         if self.unsaved is not None:
             began = time.monotonic()
-            self.files.save(self.unsaved)
+            written = self.files.save(self.unsaved)
+            self.size = sum(file.stat().st_size for file in written.iterdir())
             self.unsaved, self.saved = None, time.monotonic()
             self.saving = self.saved - began
 
