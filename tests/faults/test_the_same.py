@@ -75,9 +75,7 @@ def test_threads_and_processes_give_the_same_bits(method: str, tmp_path: Path) -
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     given: dict[str, Any] = {"samples": 600, "num_envs": 5, "exploration_episodes": 30, "threads": 1, "verbose": False}
-    return rpsp.train(
-        "InvertedPendulum-v5", out=tmp_path_factory.mktemp("runs") / "run", iterations=amount(1, 2), **given
-    )
+    return rpsp.train("InvertedPendulum-v5", out=tmp_path_factory.mktemp("runs") / "run", iterations=2, **given)
 
 
 def rollout(agent: TrainedAgent, steps: int, rows: int, deterministic: bool) -> Collected:
@@ -114,7 +112,7 @@ def test_a_users_own_loop_acts_as_the_rollout_did(run: Run, rows: int) -> None:
             observation, *_ = env.step(action)
             done += 1
     assert done >= steps and len(collected.episodes) > 1 and apart <= 1e-6
-    assert np.concatenate([episode.actions for episode in collected.episodes]).std() > 0.002, "it does something"
+    assert np.concatenate([episode.actions for episode in collected.episodes]).std() > 0.005, "it does something"
     resets = len(collected.episodes)
     report(
         11,
