@@ -88,8 +88,10 @@ IMITATED = 4096  # steps that a policy imitates: one size, one compilation
 def _imitator(new: Agent, old: Any, old_states: np.ndarray, new_states: np.ndarray, rng: np.random.Generator) -> Agent:
     """The new agent, whose policy imitates the old one on the states that the same steps lead to."""
     some = rng.choice(len(old_states), min(len(old_states), IMITATED), replace=False)
-    pairs = (jnp.asarray(x[some], jnp.float32) for x in (old_states, new_states))
-    return eqx.tree_at(lambda a: a.policy.network, new, imitating(new.policy, old, *pairs))
+    (home,) = old.network.mean.devices()  # a fit may be made elsewhere, but this is work for where the policy learns
+    with jax.default_device(home):
+        pairs = (jnp.asarray(x[some], jnp.float32) for x in (old_states, new_states))
+        return eqx.tree_at(lambda a: a.policy.network, new, imitating(new.policy, old, *pairs))
 
 
 @eqx.filter_jit
