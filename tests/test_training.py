@@ -308,9 +308,16 @@ def test_a_belief_that_predicts_well_is_not_refitted() -> None:
     assert not given and [r["iteration"] for _, r in steps[1:] if r.get("refit_skipped")] == [2, 3, 8]
 
 
-def test_a_refit_must_gain_as_much_as_is_asked() -> None:
-    steps, _ = refitting(better, refit_kl=-1.0)
-    assert [r["refit_accepted"] for _, r in steps[1:] if "refit_accepted" in r] == [0, 0, 0]
+def test_a_refit_that_moves_the_policy_too_far_must_halve_the_error() -> None:
+    def first_refit(by: float, **settings: Any) -> dict[str, float]:
+        steps, _ = refitting(lambda agent: better(agent, by), **settings)
+        return next(record for _, record in steps if "refit_accepted" in record)
+
+    for by, halved in ((0.9, False), (0.3, True)):
+        alike, too_far = first_refit(by), first_refit(by, refit_kl=-1.0)
+        assert 0 < alike["refit_error_after"] < alike["refit_error_before"]
+        assert (alike["refit_error_after"] < alike["refit_error_before"] / 2) == halved
+        assert alike["refit_accepted"] and too_far["refit_accepted"] == halved
 
 
 @pytest.mark.parametrize("failure", [UsageError("too short"), DivergedError("not finite")])

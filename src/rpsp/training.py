@@ -69,7 +69,7 @@ class TrainingSettings:
     refit_above: float = 0.1
     """The filter is refitted only where its one-step error is more than this fraction of persistence's."""
     refit_kl: float = 0.1
-    """A refit that would move the policy by more than this mean KL per sample is refused."""
+    """A refit that would move the policy by more than this mean KL per sample is refused, unless it halves the error."""
     held_out: float = 0.2
     """The fraction of the data that a fit is judged by."""
     seed: int = 0
@@ -347,8 +347,9 @@ def refit_if_due(recipe: Recipe, settings: TrainingSettings, training: Training)
         return Refitted(agent, memory, {"refit_accepted": 0.0})
     before, after = one_step_error(agent.filter, held), one_step_error(candidate.filter, held)
     kl = float(diagnose(agent, candidate, held, True)["whole_kl"])
-    # Better predictions are no use if they take the policy's input from under it: a KL of 0.7 undid a hundred updates.
-    accepted = after < before and kl <= settings.refit_kl
+    # Somewhat better predictions are no use if they take the policy's input from under it: a KL of 0.7 undid a hundred
+    # updates. But a belief that has lost its way is worth more than what the policy made of it.
+    accepted = after < before and (kl <= settings.refit_kl or after < before / 2)
     record = {
         "refit_error_before": before,
         "refit_error_after": after,
