@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +13,16 @@ import scipy.stats
 from rpsp.errors import UsageError
 from rpsp.features import Scaling
 from rpsp.filters import Concatenated, observation_window, trainable
-from rpsp.policies import Agent, Categorical, CategoricalPolicy, Gaussian, GaussianPolicy, input_scaling
+from rpsp.policies import (
+    Agent,
+    Categorical,
+    CategoricalPolicy,
+    Gaussian,
+    GaussianPolicy,
+    Network,
+    NormedNetwork,
+    input_scaling,
+)
 
 MEAN, LOG_STD = np.array([0.3, -1.2, 0.0]), np.array([-0.5, 0.4, 0.1])
 OTHER_MEAN, OTHER_LOG_STD = np.array([0.1, -1.0, 0.7]), np.array([-0.2, 0.1, 0.1])
@@ -92,6 +102,25 @@ def test_inputs_are_z_scored_by_constants() -> None:
     marks = trainable(policy)
     assert not marks.network.mean and not marks.network.scale
     assert marks.log_std and all(jax.tree.leaves(marks.network.layers))
+
+
+def test_a_normed_network_standardises_each_layer_and_so_stays_bounded() -> None:
+    """By hand; and an input a million times as far away leaves its output where it was, where a plain network's explodes."""
+    last = eqx.nn.Linear(8, 1, key=jax.random.key(1))
+
+    def made(kind: type[Network]) -> Network:
+        network = kind(3, 1, hidden=(8, 8), scaling=None, key=jax.random.key(0))
+        return eqx.tree_at(lambda n: n.layers[-1], network, last)  # whose last layer is not zero
+
+    plain, normed = made(Network), made(NormedNetwork)
+    q = jnp.asarray([0.3, -1.0, 2.0])
+    x = np.asarray(q)
+    for layer in normed.layers[:-1]:
+        h = np.asarray(layer.weight) @ x + np.asarray(layer.bias)
+        x = np.maximum((h - h.mean()) / h.std(), 0)
+    np.testing.assert_allclose(normed(q), np.asarray(last.weight) @ x + np.asarray(last.bias), rtol=1e-3)
+    np.testing.assert_allclose(normed(1e3 * q), normed(1e9 * q), rtol=1e-2)
+    assert abs(plain(1e9 * q)[0]) > 1e3 * abs(plain(1e3 * q)[0])
 
 
 def test_an_agent_is_a_filter_and_a_policy() -> None:

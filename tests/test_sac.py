@@ -148,12 +148,13 @@ def test_a_gradient_that_is_not_finite_is_not_followed() -> None:
     assert float(found["skipped"]) == 1 and eqx.tree_equal(new, agent)
 
 
-def test_it_finds_the_best_action_of_a_bandit() -> None:
+@pytest.mark.parametrize("normed", [False, True])
+def test_it_finds_the_best_action_of_a_bandit(normed: bool) -> None:
     """Episodes of one step; the reward is −(a − 0.5)², so that the policy must come to 0.5, and its value near 0."""
     rng = np.random.default_rng(0)
     window = observation_window(1, 1, 1)
     agent = Agent(window, SquashedPolicy(1, 1, key=jax.random.key(0)))
-    rule = sac(3e-3, hidden=(32,), minibatch=64, capacity=4000, target_entropy=-3.0)
+    rule = sac(3e-3, hidden=(32,), minibatch=64, capacity=4000, target_entropy=-3.0, normed=normed)
     memory = rule.init(agent)
     for _ in range(12):
         drawn = np.asarray(jax.vmap(agent.policy(jnp.zeros(1)).sample)(rng.normal(size=(200, 1))))

@@ -166,8 +166,22 @@ class Network(eqx.Module):
     def __call__(self, q: Float[Array, " q"]) -> Float[Array, " out"]:
         x = (q - self.mean) / self.scale
         for layer in self.layers[:-1]:
-            x = jax.nn.relu(layer(x))
+            x = jax.nn.relu(self.normalised(layer(x)))
         return self.layers[-1](x)
+
+    def normalised(self, x: Float[Array, " units"]) -> Float[Array, " units"]:
+        """What enters the units of a layer: here as it is."""
+        return x
+
+
+class NormedNetwork(Network):
+    """… whose layers standardise what enters their units, for every input by itself (layer normalisation, Ba et al. 2016).
+
+    Its output is bounded, however far an input lies from all that it has learned.
+    """
+
+    def normalised(self, x: Float[Array, " units"]) -> Float[Array, " units"]:
+        return jax.nn.standardize(x)
 
 
 def input_scaling(filter: AbstractFilter, states: Float[np.ndarray, "n q"]) -> Scaling:

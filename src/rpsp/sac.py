@@ -23,7 +23,7 @@ from rpsp.errors import UsageError
 from rpsp.features import Scaling
 from rpsp.filters import step, trainable, unroll
 from rpsp.objectives import distributions, mean_kl
-from rpsp.policies import AbstractPolicy, Agent, Network, SquashedPolicy
+from rpsp.policies import AbstractPolicy, Agent, Network, NormedNetwork, SquashedPolicy
 from rpsp.trajectories import Batch
 from rpsp.updates import UpdateRule, policy_only, run_key
 
@@ -49,6 +49,8 @@ class SacSettings(eqx.Module):
     """Of the policy, which the temperature is moved towards; less the number of action dimensions unless given."""
     recompute: bool = False
     """Whether stored states are computed anew after a refit of the filter, instead of kept."""
+    normed: bool = False
+    """Whether the critics have layer normalisation, so that states far from all others get no boundless values."""
     seed: int = 0
     """Of the critics' first weights and of the minibatches."""
 
@@ -214,7 +216,8 @@ def _init(settings: SacSettings, agent: Agent) -> SacMemory:
         np.concatenate([np.asarray(policy.network.scale), np.ones(actions)]),
     )
     first, second, key = jax.random.split(run_key(settings.seed, policy.network.layers[0].weight), 3)
-    both = [Network(states + actions, 1, hidden=settings.hidden, scaling=scaling, key=k) for k in (first, second)]
+    kind: type[Network] = NormedNetwork if settings.normed else Network
+    both = [kind(states + actions, 1, hidden=settings.hidden, scaling=scaling, key=k) for k in (first, second)]
     critics = jax.tree.map(lambda *pair: jnp.stack(pair), *both)
     temperature = jnp.zeros((), jnp.float32)
     return SacMemory(

@@ -79,6 +79,8 @@ class MethodSettings:
     """SAC: how many of the latest steps are learned from."""
     recompute: bool = False
     """SAC: compute stored states anew after a refit of the filter, instead of keeping them."""
+    normed: bool = False
+    """SAC: critics with layer normalisation."""
 
 
 @dataclass(frozen=True)

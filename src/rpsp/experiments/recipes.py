@@ -149,7 +149,8 @@ def proximal(s: MethodSettings) -> UpdateRule:
 
 def off_policy(s: MethodSettings) -> UpdateRule:
     """Soft actor-critic: learns from every step again and again."""
-    return sac(**_named(s, "learning_rate", "discount", "minibatch", "ratio", "capacity", "hidden", "recompute"))
+    names = "learning_rate", "discount", "minibatch", "ratio", "capacity", "hidden", "recompute", "normed"
+    return sac(**_named(s, *names))
 
 
 def _gradient_step(s: MethodSettings, select: Any) -> UpdateRule:
