@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from rpsp import environments
@@ -82,7 +83,7 @@ def train(task: str, steps: int, seed: int, out: Path, models: Path | None, unit
     known = environments.TASKS.get(task)
     settings = {"env": task, "method": METHOD, "seed": seed, "observe": "positions", "units": units, **sensors}
     settings |= {"iterations": steps // EVERY, "samples": EVERY, "discount": 0.99}
-    settings |= {"max_episode_steps": known.max_episode_steps} if known else {}
+    settings |= {"max_episode_steps": (known or gymnasium.spec(task)).max_episode_steps}
     settings |= {"observe": None} if known else {}  # positions are what is seen of the paper's tasks anyway
     versions = {"sb3-contrib": sb3_contrib.__version__, "torch": torch.__version__}
     began = time.perf_counter()
