@@ -81,6 +81,15 @@ def test_learning_curve_is_the_mean_over_runs_up_to_the_shortest(tmp_path):
     assert "scale 0.1" in figure.texts[0].get_text() and (tmp_path / "curve.svg").exists()
 
 
+def test_long_curves_are_averaged_over_neighbouring_iterations():
+    long = result("rpsi-sac", 0, 2 * figures.MOST_POINTS + 1)  # three at a time, and one is left over
+    (line,) = figures.learning_curves([long]).axes[0].lines
+    *whole, rest = line.get_ydata()
+    np.testing.assert_allclose(whole, long.returns[:-1].reshape(-1, 3).mean(axis=1))
+    assert rest == pytest.approx(long.returns[-1])
+    np.testing.assert_allclose(line.get_xdata()[:-1], long.steps[:-1].reshape(-1, 3).mean(axis=1))
+
+
 def test_learning_curves_of_several_tasks_share_one_legend():
     runs = [
         result(m, s, task=t)

@@ -186,11 +186,20 @@ def unusable(result: Result) -> str:
     return "" if np.isfinite(result.returns).all() else "its returns are not all finite."
 
 
-def mean_curve(runs: Sequence[Result], name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Environment steps, the mean of a curve over runs, and its standard error; as far as the shortest run goes."""
+def mean_curve(runs: Sequence[Result], name: str, most: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Environment steps, the mean of a curve over runs, and its standard error; as far as the shortest run goes.
+
+    A curve of more than `most` points is averaged over as many iterations at a time as leave no more.
+    """
     length = min(len(run.returns) for run in runs)
-    steps = np.mean([run.steps[:length] for run in runs], axis=0)
-    mean, error = statistics.mean_and_error(np.stack([getattr(run, name)[:length] for run in runs]))
+    block = 1 if most is None else -(-length // most)
+    edges = np.arange(0, length, block)
+
+    def blocks(curve: np.ndarray) -> np.ndarray:
+        return np.add.reduceat(curve[:length], edges) / np.diff([*edges, length])
+
+    steps = np.mean([blocks(run.steps) for run in runs], axis=0)
+    mean, error = statistics.mean_and_error(np.stack([blocks(getattr(run, name)) for run in runs]))
     return steps, np.asarray(mean), np.asarray(error)
 
 

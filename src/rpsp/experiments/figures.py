@@ -193,6 +193,10 @@ def _spread(axes: Axes, values: list[float], gap: float = 0.055) -> np.ndarray:
     return heights
 
 
+MOST_POINTS = 60
+"""Of a line; longer curves are averaged over neighbouring iterations: those of SAC are of one episode each."""
+
+
 def learning_curves(
     results: Sequence[Result], title: str = "", note: str = "", names: Mapping[str, str] | None = None
 ) -> Figure:
@@ -222,7 +226,7 @@ def at_a_glance(tasks: Mapping[str, Mapping[str, Sequence[Result]]], methods: Ma
 
 def _mean_line(axes: Axes, runs: Sequence[Result], name: str, look: Style, label: str) -> Any:
     """The mean of a curve over runs, its standard error as a band; returns the line."""
-    x, mean, error = mean_curve(runs, name)
+    x, mean, error = mean_curve(runs, name, MOST_POINTS)
     (line,) = axes.plot(x, mean, color=look.colour, ls=(0, look.dash) if look.dash else "-", lw=2.0, label=label)
     if len(runs) > 1:
         axes.fill_between(x, mean - error, mean + error, color=look.colour, alpha=0.18, lw=0)
@@ -261,7 +265,7 @@ def _over_training(
             counts.setdefault(shown, set()).add(len(same))
             _mean_line(axes, same, curves[0], looks[method], shown)
             for name in curves[1:]:
-                x, mean, _ = mean_curve(same, name)
+                x, mean, _ = mean_curve(same, name, MOST_POINTS)
                 axes.plot(x, mean, color=looks[method].colour, lw=0.8)
         _steps_across(axes)
     for axes in panels[:: _columns(len(panels))]:

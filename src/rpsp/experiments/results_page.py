@@ -184,9 +184,10 @@ def _head(counted: Sequence[Result], read: int) -> str:
                 "paper's, numbers cannot. *Area under curve* is the sum over iterations of the mean return, *final "
                 "return* the mean of the last ten iterations, ± the standard error over seeds. Methods of a table are "
                 "compared over the iterations that all of them have on that task; figures show every curve as far as "
-                "it goes. Where there are results of several candidates for a curve (windows, units, step sizes), it "
-                "is shown twice: with one setting on all tasks, then *selected* as in the paper, the candidate of the "
-                "largest mean area under the curve on each task. The more candidates, the more of that is luck."
+                "it goes, in points of a few iterations each. Where there are results of several candidates for a curve "
+                "(windows, units, step sizes), it is shown twice: with one setting on all tasks, then *selected* as in "
+                "the paper, the candidate of the largest mean area under the curve on each task. The more candidates, "
+                "the more of that is luck."
             ),
         ]
     )
