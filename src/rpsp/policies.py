@@ -184,18 +184,32 @@ class NormedNetwork(Network):
         return jax.nn.standardize(x)
 
 
-def input_scaling(filter: AbstractFilter, states: Float[np.ndarray, "n q"]) -> Scaling:
-    """The units of a policy's input: zero mean, and for all coordinates of one filter the largest standard deviation.
+def in_units(network: Network, scaling: Scaling) -> Network:
+    """The same function of q, its input in other units: W z + c = W (s'/s) z' + W (μ' − μ)/s + c, z = (q − μ)/s."""
+    first = network.layers[0]
+    W, bias, mean, scale = (np.asarray(x, np.float64) for x in (first.weight, first.bias, network.mean, network.scale))
+    new = W * (scaling.scale / scale), bias + W @ ((scaling.mean - mean) / scale), scaling.mean, scaling.scale
+    return eqx.tree_at(
+        lambda n: [n.layers[0].weight, n.layers[0].bias, n.mean, n.scale],
+        network,
+        [jnp.asarray(x, jnp.float32) for x in new],
+    )
+
+
+def input_scaling(filter: AbstractFilter, states: Float[np.ndarray, "n q"], least: float = 1.0) -> Scaling:
+    """The units of a policy's input: zero mean, and of all coordinates of one filter the largest standard deviation.
 
     z-scored one by one, the last coordinates of a predictive state, which have a hundredth of the first ones' spread on
-    exploration data, would be blown up to as much noise, and leave that range as soon as the policy learns something.
+    exploration data, would be blown up to as much noise, and leave that range as soon as the policy learns something. Or
+    a coordinate's own standard deviation, but no less than the fraction `least` of the largest.
     """
     if isinstance(filter, Concatenated):
         n = filter.first.size
-        parts = input_scaling(filter.first, states[:, :n]), input_scaling(filter.second, states[:, n:])
+        parts = input_scaling(filter.first, states[:, :n], least), input_scaling(filter.second, states[:, n:], least)
         return Scaling(*(np.concatenate(both) for both in zip(*((p.mean, p.scale) for p in parts), strict=True)))
-    spread = states.std(axis=0).max()  # of those that move: `fit_scaling` gives one that never does the scale 1
-    return Scaling(states.mean(axis=0), np.full(states.shape[1], spread if spread > 1e-9 else 1.0))
+    spread = states.std(axis=0)
+    largest = spread.max()  # of those that move: `fit_scaling` gives one that never does the scale 1
+    return Scaling(states.mean(axis=0), np.maximum(spread, least * largest) if largest > 1e-9 else np.ones_like(spread))
 
 
 class AbstractPolicy(eqx.Module):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -216,7 +216,7 @@ def _init(settings: SacSettings, agent: Agent) -> SacMemory:
         np.concatenate([np.asarray(policy.network.scale), np.ones(actions)]),
     )
     first, second, key = jax.random.split(run_key(settings.seed, policy.network.layers[0].weight), 3)
-    kind: type[Network] = NormedNetwork if settings.normed else Network
+    kind = cast(type[Network], NormedNetwork) if settings.normed else Network
     both = [kind(states + actions, 1, hidden=settings.hidden, scaling=scaling, key=k) for k in (first, second)]
     critics = jax.tree.map(lambda *pair: jnp.stack(pair), *both)
     temperature = jnp.zeros((), jnp.float32)

@@ -193,12 +193,15 @@ def concluded(
     }
     unsound = any(name.split("/")[-1] == "unsound" and value == 1 for name, value in found.items())
     recent = (*training.recent, forgetting_states(update.batch))
+    agent, memory = update.agent, update.memory
+    if recipe.rule.settled is not None and not unsound:
+        agent, memory = recipe.rule.settled(agent, memory, update.batch)
     after = Training(
         iteration=n + 1,
         samples=samples,
         rows=update.batch.shape[0],
-        agent=update.agent,
-        memory=update.memory,
+        agent=agent,
+        memory=memory,
         scaling=training.scaling,
         recent=_still_wanted(recent, n + 1, settings) if recipe.refit else (),
         sound=training.sound if unsound else before.agent,

@@ -54,6 +54,8 @@ class UpdateRule(NamedTuple):
     """What becomes of its memory when the filter was refitted and coordinates mean what they meant; None: it stays."""
     explored: Callable[[Agent, Memory, Batch], Memory] | None = None
     """What it keeps of the exploration, before the first step; None: nothing."""
+    settled: Callable[[Agent, Memory, Batch], tuple[Agent, Memory]] | None = None
+    """What becomes of agent and memory after a batch, outside the compiled step; the agent must act as it did."""
     squashed: bool = False
     """Whether its policy is a `SquashedPolicy` where actions are numbers."""
 

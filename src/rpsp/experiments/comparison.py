@@ -196,7 +196,7 @@ def mean_curve(runs: Sequence[Result], name: str, most: int | None = None) -> tu
     edges = np.arange(0, length, block)
 
     def blocks(curve: np.ndarray) -> np.ndarray:
-        return np.add.reduceat(curve[:length], edges) / np.diff([*edges, length])
+        return np.add.reduceat(curve[:length], edges) / np.diff(edges, append=length)
 
     steps = np.mean([blocks(run.steps) for run in runs], axis=0)
     mean, error = statistics.mean_and_error(np.stack([blocks(getattr(run, name)) for run in runs]))

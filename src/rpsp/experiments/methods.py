@@ -73,6 +73,8 @@ class MethodSettings:
     """PPO, SAC: steps in a gradient."""
     entropy_weight: float = 0.0
     """PPO: of the entropy bonus."""
+    renew_units: bool = True
+    """PPO: the units of the networks' inputs follow the states that the policy reaches."""
     ratio: float = 1.0
     """SAC: gradient steps for every environment step."""
     capacity: int = 300_000
