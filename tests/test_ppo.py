@@ -194,27 +194,6 @@ def test_epochs_end_when_the_policy_has_changed_enough() -> None:
     assert done[1e-6] == 1 < done[0.03] < 20
 
 
-def test_units_follow_the_states_and_change_no_function() -> None:
-    """After batches 1, 2 and 4: zero mean, unit variance but for what spreads less than a tenth of the largest."""
-    agent, batch = gru_agent(), batch_of(0)
-    rule = ppo(1e-2, **SMALL)
-    assert rule.settled is not None and ppo(1e-2, renew_units=False).settled is None
-    memory, renewed = rule.init(agent), []
-    for _ in range(5):
-        agent, memory, _ = rule.step(agent, memory, batch)
-        before, critic = agent, memory.critic
-        agent, memory = rule.settled(agent, memory, batch)
-        renewed.append(agent is not before)
-        states = np.asarray(compiled_unroll(agent.filter, batch))[batch.mask]
-        for old, new in ((before.policy.network, agent.policy.network), (critic, memory.critic)):
-            np.testing.assert_allclose(*(jax.vmap(f)(states) for f in (old, new)), atol=1e-5)
-            if renewed[-1]:
-                np.testing.assert_allclose(new.mean, states.mean(axis=0), atol=1e-6)
-                spread = states.std(axis=0)
-                np.testing.assert_allclose(new.scale, np.maximum(spread, 0.1 * spread.max()), rtol=1e-5)
-    assert renewed == [True, True, False, True, False]
-
-
 def test_the_learning_rate_falls_to_nothing() -> None:
     agent, batch = gru_agent(), batch_of(0)
     rule = ppo(anneal=2, **SMALL)

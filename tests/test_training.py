@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -22,6 +23,7 @@ from rpsp.environments import make
 from rpsp.errors import DivergedError, UsageError
 from rpsp.filters import GRU, observation_window
 from rpsp.policies import Agent
+from rpsp.ppo import ppo
 from rpsp.refits import Refit
 from rpsp.rollouts import Collected, collect
 from rpsp.training import (
@@ -220,6 +222,34 @@ def test_a_run_taken_up_again_gives_the_same_bits(trained: Any) -> None:
         assert {k: v for k, v in record.items() if "second" not in k} == {
             k: v for k, v in recorded.items() if "second" not in k
         }
+
+
+@pytest.mark.parametrize("rule", [ppo(1e-2, epochs=2, minibatch=16, hidden=(4,)), trpo()])
+def test_units_follow_the_states_and_change_no_function(rule: UpdateRule) -> None:
+    """After 1, 2 and 4 iterations: the batch's mean and spread, no less than a tenth of the largest; the same numbers."""
+    batches, updated = [], []
+
+    def step(agent: Agent, memory: Any, batch: Batch) -> Any:
+        found = rule.step(agent, memory, batch)
+        batches.append(batch)
+        updated.append(found[:2])
+        return found
+
+    steps = history(Recipe(window, rule._replace(step=step)), 5, replace(SETTINGS, renew_units=True))[1:]
+    renewed = []
+    for (training, _), batch, (agent, memory) in zip(steps, batches, updated, strict=True):
+        states = np.asarray(batch.states)[batch.mask]
+        networks = [(agent.policy.network, training.agent.policy.network)]
+        if memory:
+            networks.append((memory.critic, training.memory.critic))
+        renewed.append(training.agent.policy is not agent.policy)
+        for old, new in networks:
+            np.testing.assert_allclose(*(jax.vmap(f)(states) for f in (old, new)), atol=1e-5)
+            if renewed[-1]:
+                spread = states.std(axis=0)
+                np.testing.assert_allclose(new.mean, states.mean(axis=0), atol=1e-5)
+                np.testing.assert_allclose(new.scale, np.maximum(spread, 0.1 * spread.max()), rtol=1e-4)
+    assert renewed == [True, True, False, True, False]
 
 
 def test_another_seed_is_another_run() -> None:

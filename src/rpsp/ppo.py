@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
 
 from rpsp.errors import UsageError
 from rpsp.features import Scaling
-from rpsp.filters import AbstractFilter, reached, trainable, unroll
+from rpsp.filters import AbstractFilter, trainable, unroll
 from rpsp.objectives import (
     Steps,
     advantages,
@@ -34,7 +34,7 @@ from rpsp.objectives import (
     mean_kl,
     rewards_to_go,
 )
-from rpsp.policies import AbstractPolicy, Agent, Network, in_units, input_scaling
+from rpsp.policies import AbstractPolicy, Agent, Network, in_units
 from rpsp.trajectories import Batch
 from rpsp.updates import Select, UpdateRule, Vector, policy_only, run_key
 
@@ -70,9 +70,6 @@ class PpoSettings(eqx.Module):
     """Whether rewards are divided by the standard deviation of all discounted returns so far."""
     normalise: bool = True
     """Whether advantages are brought to zero mean and unit variance over a batch."""
-    renew_units: bool = True
-    """Whether the units of the networks' inputs are renewed, after the first, second, fourth, … batch, to those of its
-    states: of a robot that walks they spread ten times as far as of one that falls, and unevenly."""
     anneal: int | None = None
     """The learning rate falls linearly to nothing over this many batches. None: it stays."""
     seed: int = 0
@@ -126,8 +123,9 @@ def ppo(learning_rate: float = PpoSettings.learning_rate, **more: Any) -> Update
             raise UsageError(f"{name}={getattr(settings, name)}: must lie between 0 and 1, as in 0.95.")
     if not 0 < settings.clip < 1:
         raise UsageError(f"clip={settings.clip}: must lie between 0 and 1, as in 0.2.")
-    settled = _settled if settings.renew_units else None
-    return UpdateRule(partial(_init, settings), eqx.Partial(_step, settings), "ppo", settings.select, settled=settled)
+    return UpdateRule(
+        partial(_init, settings), eqx.Partial(_step, settings), "ppo", settings.select, in_units=_critic_in_units
+    )
 
 
 def _adam(settings: PpoSettings) -> optax.GradientTransformation:
@@ -155,19 +153,8 @@ def _init(settings: PpoSettings, agent: Agent) -> PpoMemory:
     )
 
 
-SMALLEST_UNIT = 0.1
-"""Of the largest: what spreads less than that is not blown up."""
-
-
-def _settled(agent: Agent, memory: PpoMemory, batch: Batch) -> tuple[Agent, PpoMemory]:
-    """The same policy and critic, after the 1st, 2nd, 4th, … batch with their inputs in the units of its states."""
-    batches, network = int(memory.batches), getattr(agent.policy, "network", None)
-    if batches == 0 or batches & (batches - 1) or not isinstance(network, Network):
-        return agent, memory
-    seen = reached(agent.filter, batch) if batch.states is None else np.asarray(batch.states, np.float64)[batch.mask]
-    units = input_scaling(agent.filter, seen, SMALLEST_UNIT)
-    agent = eqx.tree_at(lambda a: a.policy.network, agent, in_units(network, units))
-    return agent, memory._replace(critic=in_units(memory.critic, units))
+def _critic_in_units(memory: PpoMemory, units: Scaling) -> PpoMemory:
+    return memory._replace(critic=in_units(memory.critic, units))
 
 
 class _Samples(NamedTuple):

@@ -23,7 +23,16 @@ from rpsp.errors import DivergedError, UsageError
 from rpsp.features import OneHot, Scaling, fit_scaling
 from rpsp.filters import AbstractFilter, one_step_error, predictions, reached, unroll
 from rpsp.objectives import distributions, mean_kl
-from rpsp.policies import AbstractPolicy, Agent, CategoricalPolicy, GaussianPolicy, SquashedPolicy, input_scaling
+from rpsp.policies import (
+    AbstractPolicy,
+    Agent,
+    CategoricalPolicy,
+    GaussianPolicy,
+    Network,
+    SquashedPolicy,
+    in_units,
+    input_scaling,
+)
 from rpsp.refits import Refit
 from rpsp.rollouts import ActionSymbols, Collected, action_units, collect, explore
 from rpsp.trajectories import Batch, Episode, Numbers, pack, split
@@ -70,6 +79,8 @@ class TrainingSettings:
     """The filter is refitted only where its one-step error is more than this fraction of persistence's."""
     refit_kl: float = 0.1
     """A refit that would move the policy by more than this mean KL per sample is refused, unless it halves the error."""
+    renew_units: bool = False
+    """Whether the units of the policy's input follow the states it reaches, after 1, 2, 4, … iterations. Ours."""
     held_out: float = 0.2
     """The fraction of the data that a fit is judged by."""
     seed: int = 0
@@ -194,8 +205,8 @@ def concluded(
     unsound = any(name.split("/")[-1] == "unsound" and value == 1 for name, value in found.items())
     recent = (*training.recent, forgetting_states(update.batch))
     agent, memory = update.agent, update.memory
-    if recipe.rule.settled is not None and not unsound:
-        agent, memory = recipe.rule.settled(agent, memory, update.batch)
+    if settings.renew_units and not unsound and (n + 1) & n == 0:  # after 1, 2, 4, 8, … iterations
+        agent, memory = in_renewed_units(recipe.rule, agent, memory, update.batch)
     after = Training(
         iteration=n + 1,
         samples=samples,
@@ -317,6 +328,27 @@ def part_way(new: Agent, old: Agent, fraction: Numbers | float) -> Agent:
     return jax.tree.map(
         lambda a, b: jnp.where(fraction == 1, a, b + fraction * (a - b)) if eqx.is_inexact_array(a) else a, new, old
     )
+
+
+SMALLEST_UNIT = 0.1
+"""Of the largest: what spreads less than that is not blown up."""
+
+
+def in_renewed_units(rule: UpdateRule, agent: Agent, memory: Any, batch: Batch) -> tuple[Agent, Any]:
+    """The same functions of a state, the inputs of the policy, and of what the rule remembers, in the batch's own units.
+
+    The states of a robot that walks lie elsewhere than those of one that falls, and spread ten times as far, unevenly.
+    """
+    network = getattr(agent.policy, "network", None)
+    if not isinstance(network, Network):
+        return agent, memory
+    if batch.states is None or rule.moves_filter(agent):
+        states = reached(agent.filter, batch)
+    else:
+        states = np.asarray(batch.states, np.float64)[batch.mask]
+    units = input_scaling(agent.filter, states, SMALLEST_UNIT)
+    agent = eqx.tree_at(lambda a: a.policy.network, agent, in_units(network, units))
+    return agent, memory if rule.in_units is None else rule.in_units(memory, units)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from rpsp.errors import UsageError
+from rpsp.features import Scaling
 from rpsp.filters import AbstractFilter, trainable, unroll
 from rpsp.objectives import (
     advantages,
@@ -54,8 +55,8 @@ class UpdateRule(NamedTuple):
     """What becomes of its memory when the filter was refitted and coordinates mean what they meant; None: it stays."""
     explored: Callable[[Agent, Memory, Batch], Memory] | None = None
     """What it keeps of the exploration, before the first step; None: nothing."""
-    settled: Callable[[Agent, Memory, Batch], tuple[Agent, Memory]] | None = None
-    """What becomes of agent and memory after a batch, outside the compiled step; the agent must act as it did."""
+    in_units: Callable[[Memory, Scaling], Memory] | None = None
+    """The same memory when states are seen in other units, such as by a critic; None: it knows no units."""
     squashed: bool = False
     """Whether its policy is a `SquashedPolicy` where actions are numbers."""
 

@@ -143,7 +143,7 @@ def alternating(s: MethodSettings) -> UpdateRule:
 
 def proximal(s: MethodSettings) -> UpdateRule:
     """PPO with generalised advantage estimation and a learned critic."""
-    shared = _named(s, "learning_rate", "clip", "minibatch", "discount", "gae", "entropy_weight", "renew_units")
+    shared = _named(s, "learning_rate", "clip", "minibatch", "discount", "gae", "entropy_weight")
     return ppo(**shared, epochs=s.passes)
 
 
