@@ -68,7 +68,9 @@ DIFFERENCES: dict[str, tuple[str | Entry, ...]] = {
         "rpsp-alt", "reactive-psr", *({"method": "rpsp-alt", "prediction_weight": weight} for weight in (0.1, 10.0)),
     ),
     "kind of filter": ("rpsp-alt", "rpsi-alt", "reg-gru"),
-    "units of PPO's inputs": ("rpsi-ppo", {"method": "rpsi-ppo", "renew_units": False}),
+    "units that follow the states, TRPO": ("rpsi-trpo", {"method": "rpsi-trpo", "renew_units": False}),
+    "units that follow the states, PPO": ("rpsi-ppo", {"method": "rpsi-ppo", "renew_units": False}),
+    "units that follow the states, finite memory": ("fm2", {"method": "fm2", "renew_units": True}),
 }  # fmt: skip
 """What may make a difference, and the methods that show it: the first as it is, each other with one thing changed."""
 TASK_OF = {"cart-pole": "InvertedPendulum-v5", "swimmer": "Swimmer-v5", "hopper": "Hopper-v5", "walker": "Walker2d-v5"}
