@@ -184,16 +184,21 @@ class NormedNetwork(Network):
         return jax.nn.standardize(x)
 
 
+def with_first_layer(network: Network, W: np.ndarray, bias: np.ndarray, scaling: Scaling) -> Network:
+    """The network with another first layer, for inputs in these units."""
+    replacements = [W, bias, scaling.mean, scaling.scale]
+    return eqx.tree_at(
+        lambda n: [n.layers[0].weight, n.layers[0].bias, n.mean, n.scale],
+        network,
+        [jnp.asarray(x, jnp.float32) for x in replacements],
+    )
+
+
 def in_units(network: Network, scaling: Scaling) -> Network:
     """The same function of q, its input in other units: W z + c = W (s'/s) z' + W (μ' − μ)/s + c, z = (q − μ)/s."""
     first = network.layers[0]
     W, bias, mean, scale = (np.asarray(x, np.float64) for x in (first.weight, first.bias, network.mean, network.scale))
-    new = W * (scaling.scale / scale), bias + W @ ((scaling.mean - mean) / scale), scaling.mean, scaling.scale
-    return eqx.tree_at(
-        lambda n: [n.layers[0].weight, n.layers[0].bias, n.mean, n.scale],
-        network,
-        [jnp.asarray(x, jnp.float32) for x in new],
-    )
+    return with_first_layer(network, W * (scaling.scale / scale), bias + W @ ((scaling.mean - mean) / scale), scaling)
 
 
 def input_scaling(filter: AbstractFilter, states: Float[np.ndarray, "n q"], least: float = 1.0) -> Scaling:

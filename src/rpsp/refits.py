@@ -22,7 +22,7 @@ from rpsp.features import Scaling
 from rpsp.filters import AbstractFilter, Concatenated, reached, trainable
 from rpsp.inference import InferenceSettings, refit_inference
 from rpsp.linalg import ridge
-from rpsp.policies import Agent, Network, input_scaling
+from rpsp.policies import Agent, Network, input_scaling, with_first_layer
 from rpsp.trajectories import Batch
 
 
@@ -74,12 +74,7 @@ def re_expressed(
     first = network.layers[0]
     W = np.asarray(first.weight, np.float64)
     bias = np.asarray(first.bias, np.float64) + W @ b
-    replacements: list[Any] = [W @ np.transpose(A), bias, scaling.mean, scaling.scale]
-    return eqx.tree_at(
-        lambda n: [n.layers[0].weight, n.layers[0].bias, n.mean, n.scale],
-        network,
-        [jnp.asarray(x, jnp.float32) for x in replacements],
-    )
+    return with_first_layer(network, W @ np.transpose(A), bias, scaling)
 
 
 IMITATED = 4096  # steps that a policy imitates: one size, one compilation
