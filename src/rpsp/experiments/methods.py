@@ -114,10 +114,10 @@ QUICK = {"policy_rate": 10.0}
 """One gradient step an iteration must be a long one for a policy, and would be too long for a filter: at 1e-2 both, two of
 three Hopper runs got stuck with a belief that predicted worse than the mean."""
 PPO = {"hidden": (64, 64), "learning_rate": 3e-4, **RENEWED}
-SAC = {"hidden": (64, 64), "learning_rate": 1e-3}
-OFTEN = {**REFITTED, "refit_batches": 20, "refit_kl": 1e6}
-"""Off-policy: of batches that are a tenth as large; however far that moves the policy, because what is learned is learned
-again from the buffer. At a KL of 0.1 refits were refused on Hopper, SAC's policies being steep."""
+SAC = {"hidden": (64, 64), "learning_rate": 1e-3, "normed": True}
+STEEP = {"refit_batches": 20, "refit_kl": 1e6}
+"""SAC, where refits are asked for: of batches that are a tenth as large, and however far that moves the policy. SAC's are so
+steep that a KL of 0.1 is next to nothing. They are not asked for by default: no task gained by them, and Ant lost."""
 
 # fmt: off
 METHODS: dict[str, Method] = {row.name: row for row in (
@@ -141,7 +141,7 @@ METHODS: dict[str, Method] = {row.name: row for row in (
     Method("rpsi-alt", "inference", "alternating", "direct inference, refitted; as rpsp-alt", ON_POLICY, ours=True),
     Method("rpsi-ppo", "inference", "proximal", "direct inference, refitted; PPO", {**ON_POLICY, **PPO}, ours=True),
     Method("fm2-ppo", "finite_memory", "proximal", "the last two observations; PPO", {"window": 2, **PPO}, ours=True),
-    Method("rpsi-sac", "inference", "off_policy", "direct inference, refitted; SAC", {**OFTEN, **SAC}, ours=True),
+    Method("rpsi-sac", "inference", "off_policy", "direct inference; SAC", {**STEEP, **SAC}, ours=True),
     Method("fm2-sac", "finite_memory", "off_policy", "the last two observations; SAC", {"window": 2, **SAC}, ours=True),
     Method("tabular", "tabular", "policy_alone", "symbols: Bayes rule on a table learned by counting; TRPO"),
 )}

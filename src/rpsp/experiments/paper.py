@@ -21,7 +21,7 @@ import numpy as np
 from rpsp.errors import UsageError
 from rpsp.experiments.comparison import Comparison, compare, unusable
 from rpsp.experiments.config import TrainConfig, configured
-from rpsp.experiments.methods import METHODS
+from rpsp.experiments.methods import METHODS, REFITTED
 from rpsp.experiments.results import Result, flat_settings, method_label, task_label
 from rpsp.experiments.statistics import Selection, select_best
 from rpsp.experiments.sweeps import PlannedRun, Sweep
@@ -45,6 +45,8 @@ def _each(methods: Sequence[str], **grid: Sequence[Any]) -> tuple[Entry, ...]:
 SIZES = {"dimension": (None, 10, 30), "learning_rate": (None, 1e-2)}
 """d = 20 is the default; so is a step of 1e-3, and the paper's own is 1e-2."""
 REFIT_BEFORE = [5, 12, 25, 40]
+LARGE = {"hidden": ([256, 256],)}
+REFITTED_OFTEN = {"refit_before": (list(REFITTED["refit_before"]),)}
 CURVES: dict[str, tuple[Entry, ...]] = {
     "FM": _each(("fm2", "fm1", "fm5")),
     "GRU": _each(("gru32", "gru16", "gru64", "gru128"), max_kl=(None, 1e-3)),
@@ -54,8 +56,8 @@ CURVES: dict[str, tuple[Entry, ...]] = {
     "RPSP-Alt, refitted": _each(("rpsp-alt+obs", "rpsp-alt"), refit_before=(REFIT_BEFORE,)),
     "RPSI-TRPO": _each(("rpsi-trpo",), past=(None, 20, 50)),
     "RPSI-PPO": _each(("rpsi-ppo",)),
-    "RPSI-SAC": _each(("rpsi-sac",), hidden=([256, 256],)),
-    "FM-SAC": _each(("fm2-sac",), hidden=([256, 256],)),
+    "RPSI-SAC": (*_each(("rpsi-sac",), **LARGE), *_each(("rpsi-sac",), **LARGE, normed=(False,), **REFITTED_OFTEN)),
+    "FM-SAC": _each(("fm2-sac",), **LARGE, normed=(None, False)),
 }
 """What a curve of a figure is the best of; the first is what is run unless all are."""
 PEERS = {"RecurrentPPO": "recurrent-ppo"}
