@@ -26,6 +26,7 @@ def write_page(results: Path, docs: Path) -> None:
         "training_speed": _training_speed,
         "overlap": _overlap,
         "against_sb3": _against_sb3,
+        "wall_time": _wall_time,
         "gpu": _gpu,
         "together": _together,
         "prediction": _prediction,
@@ -310,6 +311,21 @@ def _against_sb3(figures: dict[str, Any], into: Path) -> str:
     return "\n".join(
         ["## Beside RecurrentPPO\n", _doc("against_sb3"), table(["", "steps/s", "times RecurrentPPO"], lines)]
     )
+
+
+def _wall_time(figures: dict[str, Any], into: Path) -> str:
+    methods: dict[str, list[dict[str, float]]] = {}
+    for row in figures["rows"]:
+        methods.setdefault(row["method"], []).append(row)
+    lines = [["RecurrentPPO", "", f"{figures['peer_seconds']:,.0f}", "1", "300,000"]]
+    for method, rows in methods.items():
+        times = [row["seconds"] for row in rows]
+        mean = sum(times) / len(times)
+        steps = sum(row["steps"] for row in rows) / len(rows)
+        each = ", ".join(f"{t:.0f}" for t in times)
+        lines.append([method, each, f"{mean:,.0f}", f"{figures['peer_seconds'] / mean:.1f}", f"{steps:,.0f}"])
+    head = [f"to a return of {figures['return']:.0f}", "seconds, seed by seed", "mean", "times as fast", "steps"]
+    return "\n".join(["## Wall time to RecurrentPPO's return\n", _doc("wall_time"), table(head, lines)])
 
 
 def _gpu(figures: dict[str, Any], into: Path) -> str:

@@ -219,8 +219,8 @@ def at_a_glance(tasks: Mapping[str, Mapping[str, Sequence[Result]]], methods: Ma
         axes.set_title(task.removesuffix("-v5"), loc="left")
         _steps_across(axes)
     grid[0, 0].set_ylabel("mean return")
-    columns = min(len(handles), 2 * max(2, len(tasks)) - 1)  # as many names as there is room for beside each other
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns)
+    columns = _legend_columns(list(handles), figure.get_figwidth())
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns, fontsize=9)
     return figure
 
 
@@ -467,14 +467,18 @@ def _method_legend(figure: Figure, panels: Sequence[Axes], counts: Mapping[str, 
     if len(panels) == 1 and 0 < len(labels) <= 8:
         panels[0].legend(handles.values(), labels, loc="best", fontsize=9)
     elif labels:
-        columns = next(n for n in range(len(labels), 0, -1) if n == 1 or _width(labels, n) < figure.get_figwidth())
+        columns = _legend_columns(labels, figure.get_figwidth())
         figure.set_figheight(figure.get_figheight() + 0.19 * -(-len(labels) // columns))
         figure.legend(handles.values(), labels, loc="outside lower center", ncols=columns, fontsize=9)
 
 
-def _width(labels: Sequence[str], columns: int) -> float:
-    """About the inches that a legend takes."""
-    return sum(0.6 + 0.075 * max(map(len, column)) for column in np.array_split(labels, columns))
+def _legend_columns(labels: Sequence[str], inches: float) -> int:
+    """In how many columns a legend of small print about fits."""
+
+    def width(columns: int) -> float:
+        return sum(0.6 + 0.075 * max(map(len, column)) for column in np.array_split(labels, columns))
+
+    return next((n for n in range(len(labels), 1, -1) if width(n) < inches), 1)
 
 
 def iterations(metrics: Sequence[Record]) -> list[Record]:

@@ -1,0 +1,63 @@
+"""Wall time to the return that RecurrentPPO has on position-only Hopper after 300 000 steps. Needs `pip install rpsp[peers]`.
+
+That return is the mean over its runs in `results/`. RecurrentPPO's time to it is 300 000 steps at the rate measured here, just
+before and after; ours is measured from the start of a run, exploration, fit and compilation included, to the end of the
+iteration up to which ten in a row have that mean return. Both with one thread, as `rpsp train` has by itself for a run.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks.against_sb3 import recurrent_ppo
+from benchmarks.prepared import prepared
+from rpsp.experiments.results import read_results
+from rpsp.experiments.statistics import return_at
+from rpsp.training import train
+
+STEPS = 300_000
+SEEDS = 3
+METHODS = {"rpsi-sac": 300, "rpsi-trpo": 60, "rpsi-ppo": 60}
+"""And after how many iterations to give up."""
+
+
+def main() -> dict[str, Any]:
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # as `rpsp train` does
+    wanted = peers_return()
+    rates = [recurrent_ppo(64)]
+    rows = []
+    for method in METHODS:
+        for seed in range(SEEDS):
+            rows.append({"method": method, "seed": seed, **measure(method, seed, wanted)})
+            print(rows[-1], flush=True)
+    rates.append(recurrent_ppo(64))
+    return {"return": wanted, "peer_seconds": STEPS / statistics.mean(rates), "rows": rows}
+
+
+def peers_return() -> float:
+    """RecurrentPPO's mean return at 300 000 steps, over the seeds there are."""
+    found, _ = read_results([Path(__file__).parents[1] / "results"])
+    peers = [run for run in found if run.task == "Hopper-v5" and run.method == "recurrent-ppo"]
+    return statistics.mean(return_at(STEPS, run.steps, run.returns) for run in peers)
+
+
+def measure(method: str, seed: int, wanted: float) -> dict[str, float]:
+    """Seconds and environment steps until ten iterations in a row have a mean return as wanted; nan if they never do."""
+    started = time.perf_counter()
+    config, make_envs, recipe, amounts = prepared(env="Hopper-v5", method=method, seed=seed, threads=1)
+    returns: list[float] = []
+    for _, record in train(recipe, make_envs(config.num_envs), amounts, METHODS[method]):
+        returns += [record["mean_return"]] if "mean_return" in record else []
+        if len(returns) >= 10 and np.mean(returns[-10:]) >= wanted:
+            return {"seconds": time.perf_counter() - started, "steps": record["total_samples"]}
+    return {"seconds": np.nan, "steps": np.nan}
+
+
+if __name__ == "__main__":
+    main()
