@@ -1,8 +1,8 @@
-"""Wall time to the return that RecurrentPPO has on position-only Hopper after 300 000 steps. Needs `pip install rpsp[peers]`.
+"""Wall time to the return that RecurrentPPO has on position-only Hopper after 300 000 steps. Needs `rpsp[peers]`.
 
-That return is the mean over its runs in `results/`. RecurrentPPO's time to it is 300 000 steps at the rate measured here, just
-before and after; ours is measured from the start of a run, exploration, fit and compilation included, to the end of the
-iteration up to which ten in a row have that mean return. Both with one thread, as `rpsp train` has by itself for a run.
+That return is the mean over its runs in `results/`. RecurrentPPO's time to it is 300 000 steps at the rate measured here,
+just before and after; ours is measured from the start of a run, exploration, fit and compilation included, to the end of
+the first ten iterations in a row that have that mean return. Both with one thread.
 """
 
 from __future__ import annotations

@@ -95,6 +95,21 @@ def test_nothing_finished_is_said() -> None:
         document([made_up_result("Hopper-v5", "fm2", 0, np.ones(3), iterations=5, finished=False)])
 
 
+def test_what_is_seen_at_a_glance_is_compared_after_equally_many_steps() -> None:
+    late = np.repeat([0.0, 60.0, 999.0], [12, 3, 5])
+    text = page(
+        [
+            *runs("fm2", 50, iterations=15),
+            made_up_result("Hopper-v5", "gru32", 0, late),  # 60 in the last tenth of 30 000 steps, whatever comes later
+            *runs("recurrent-ppo", 70, iterations=10),  # has not come so far
+        ]
+    )
+    glance = text[text.index("at a glance") : text.index("## h")]
+    assert "|  | Hopper, 0.03 M steps |" in glance
+    assert "| FM | 50.0 ± 0.5 (3) |" in glance and "| GRU | **60.0 (1)** |" in glance
+    assert "| RecurrentPPO |" not in glance
+
+
 def glanced(task: str, without: str = "") -> list[Result]:
     return [r for name in GLANCE if name != without for r in runs(labels_of(GLANCE[name][0])[0], 100, task=task)]
 

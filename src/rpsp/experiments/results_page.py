@@ -306,7 +306,7 @@ def _glance(found: Found, figures: dict[str, Callable[[], Figure]]) -> tuple[str
     looks = {name: labels_of(names[0])[0] for name, names in GLANCE.items()}
     figures["glance"] = partial(_drawn, "at_a_glance", runs, looks)
     shown = "; ".join(
-        f"{task.removesuffix('-v5')}: " + ", ".join(f"`{c.label}` ({len(c.runs)})" for c in curves.values())
+        f"{task.removesuffix('-v5')}: " + ", ".join(f"`{curve.label}`" for curve in curves.values())
         for task, curves in tasks.items()
     )
     there = [name for name in GLANCE if any(name in curves for curves in tasks.values())]
@@ -316,9 +316,30 @@ def _glance(found: Found, figures: dict[str, Callable[[], Figure]]) -> tuple[str
     text += f"bands are standard errors over {fewest}{_plural(max(counts), 'seed')}."
     picture = "![Mean return over environment steps on the four tasks](figures/glance.png)"
     enough = all(set(tasks.get(task, ())) >= LEAST for task in FIRST)
-    text = _paragraph(f"{text} Shown are, with their seeds: {shown}. Policies have 16 hidden units, of PPO 64 and 64.")
-    readme = f"{picture.replace('(figures', '({docs}/figures')}\n\n{text}"
-    return f"## The four tasks at a glance\n\n{picture}\n\n{text}", readme if enough else ""
+    text += " The table has mean returns of the last tenth of so many steps, ± standard errors (seeds)."
+    text = _paragraph(f"{text} Shown are: {shown}. Policies have 16 hidden units, of PPO 64 and 64.")
+    head, cells = [""], []
+    for task, curves in tasks.items():
+        steps = _common_steps(curve for name, curve in curves.items() if name not in PEERS)
+        values = {name: v for name, curve in curves.items() if len(v := _returns_at(steps, curve))}
+        best = max((v.mean() for v in values.values()), default=np.nan)
+        head.append(f"{task.removesuffix('-v5')}, {number(steps / 1e6)} M steps")
+        texts = {name: _seeds(v) for name, v in values.items()}
+        cells.append([f"**{texts[n]}**" if n in texts and values[n].mean() == best else texts.get(n, "") for n in there])
+    returns = table(head, [row for row in zip(there, *cells, strict=True) if any(row[1:])])
+    readme = f"{picture.replace('(figures', '({docs}/figures')}\n\n{returns}\n{text}"
+    return f"## The four tasks at a glance\n\n{picture}\n\n{returns}\n{text}", readme if enough else ""
+
+
+def _common_steps(curves: Iterable[Curve]) -> float:
+    """How many environment steps all runs have, in ten thousands; a million at most."""
+    return min([1e6, *(float(run.steps[-1]) for curve in curves for run in curve.runs)]) // 1e4 * 1e4
+
+
+def _returns_at(steps: float, curve: Curve) -> np.ndarray:
+    """Of the runs that came so far, the mean return of the last tenth of so many environment steps."""
+    values = np.array([statistics.return_at(steps, run.steps, run.returns) for run in curve.runs])
+    return values[np.isfinite(values)]
 
 
 def _table_h(found: Found) -> str:
@@ -374,11 +395,8 @@ def _peers(found: Found) -> str:
         if not peers:
             continue
         curves = peers | {name: curve for name in names if (curve := found.curve(task, name))}
-        steps = min(1e6, *(float(run.steps[-1]) for curve in curves.values() for run in curve.runs)) // 1e4 * 1e4
-        values = {
-            name: np.array([statistics.return_at(steps, run.steps, run.returns) for run in curve.runs])
-            for name, curve in curves.items()
-        }
+        steps = _common_steps(curves.values())
+        values = {name: _returns_at(steps, curve) for name, curve in curves.items()}
         cells = [_seeds(values[name]) if name in values else "" for name in (*PEERS, *names)]
         rows.append([task.removesuffix("-v5"), f"{steps:,.0f}", *cells])
     if not rows:
