@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -88,7 +89,7 @@ class Snapshot:
     """External forces on all bodies, not yet clipped; without columns where the task ignores them."""
 
 
-# The template's class differs from task to task, and what is read from it is what that class stores.
+# What is read from the template differs from task to task: it is what its class stores.
 Template = Any
 
 
@@ -245,7 +246,8 @@ class MujocoBatch(VectorEnv):
         self.observation_structure: Mapping[str, int] = template.observation_structure
 
         self._formulas = _TASKS[id]
-        self._template = template
+        # Its parameters as they stand: Gymnasium computes `dt` anew whenever it is looked at.
+        self._template: Template = SimpleNamespace(**vars(template), dt=template.dt)
         self._model: mujoco.MjModel = template.model
         contact_forces = self._formulas.contact_forces
         self.simulation = Batch(

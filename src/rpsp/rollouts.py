@@ -364,10 +364,11 @@ class _Noise:
     def at(self, view: View) -> Float[np.ndarray, "row act"]:
         """The noise of this lockstep; that of rows which do not run is left over from others."""
         place = view.steps % len(self._block)
-        for row in np.flatnonzero((place == 0) & view.running).tolist():
-            if view.starts[row]:
-                self._generators[row] = np.random.default_rng(self._stream(row, int(view.episodes[row])))
-            self._block[:, row] = self._units.noise(self._generators[row], len(self._block))
+        if not place.all():
+            for row in np.flatnonzero((place == 0) & view.running).tolist():
+                if view.starts[row]:
+                    self._generators[row] = np.random.default_rng(self._stream(row, int(view.episodes[row])))
+                self._block[:, row] = self._units.noise(self._generators[row], len(self._block))
         return self._block[place, self._rows]
 
 
@@ -558,11 +559,11 @@ def _play(
         steps += running
         for part in parts:
             part.tally.samples += part.tally.running
-        ended = np.flatnonzero(running & (terminated | truncated | undecided)).tolist()
-        if not ended:
+        over = running & (terminated | truncated | undecided)
+        if not over.any():
             continue
         failed = np.broadcast_to(infos.get("failed", False), envs.num_envs)
-        for row in ended:
+        for row in np.flatnonzero(over).tolist():
             span, part = in_row[row], part_of[row]
             assert span is not None
             span.last, span.terminated, span.failed = now + 1, bool(terminated[row]), bool(failed[row] | undecided[row])
