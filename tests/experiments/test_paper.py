@@ -124,7 +124,7 @@ def test_what_is_finished_is_drawn_and_the_best_candidate_selected(tmp_path: Pat
     shown = json.loads(printed[-1])["experiments"]["a"]
     assert (shown["runs"], shown["finished"]) == (len(plan.runs), len(plan.runs) - 1)
     best = shown["rows"][0]
-    assert (best["method"], best["selected_from"], best["seeds"], best["iterations"]) == ("fm5", 3, 2, 10)
+    assert (best["method"], best["selected_from"], best["seeds"], best["iterations"]) == ("fm5", 4, 2, 10)
     assert len(shown["rows"]) == 4  # FM, GRU and two of RPSP
     for file in (shown["table"], *shown["figures"]):
         assert Path(file).stat().st_size > 100

@@ -283,8 +283,9 @@ def bars(rows: Sequence[Row], metric: Metric = "auc", title: str = "", note: str
     note = _notes(stars, "standard errors, (runs)", note)
     lines = max(sum(1 + len(row.method) // 32 for row in shown) for shown in tasks.values())
     figure, panels = _panels(list(tasks), title, note, 0.3 * lines + 1.0)
+    most = max(map(len, tasks.values()))
     for axes, shown in zip(panels, tasks.values(), strict=False):
-        places = np.arange(len(shown))[::-1]
+        places = most - 1 - np.arange(len(shown))  # bars of all panels are equally thick
         values, errors = np.array(
             [(r.area, r.area_error) if metric == "auc" else (r.final, r.final_error) for r in shown]
         ).T
@@ -299,7 +300,8 @@ def bars(rows: Sequence[Row], metric: Metric = "auc", title: str = "", note: str
                           ha="left" if side > 0 else "right")  # fmt: skip
         axes.set_yticks(places, [_wrapped(f"{row.method} ({row.seeds})", 32) for row in shown], fontsize=9)
         axes.axvline(0, color="0.3", lw=0.8)
-        axes.margins(x=0.12, y=0.02)
+        axes.margins(x=0.12)
+        axes.set_ylim(-0.5, most - 0.5)
         axes.set_xlabel(METRIC_NAMES[metric])
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.tick_params(axis="y", length=0)

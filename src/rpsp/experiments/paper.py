@@ -48,7 +48,7 @@ REFIT_BEFORE = [5, 12, 25, 40]
 LARGE = {"hidden": ([256, 256],)}
 REFITTED_OFTEN = {"refit_before": (list(REFITTED["refit_before"]),)}
 CURVES: dict[str, tuple[Entry, ...]] = {
-    "FM": _each(("fm2", "fm1", "fm5")),
+    "FM": (*_each(("fm2", "fm1", "fm5")), *_each(("fm2",), renew_units=(True,))),
     "GRU": _each(("gru32", "gru16", "gru64", "gru128"), max_kl=(None, 1e-3)),
     "reg_GRU": _each(("reg-gru", "reg-gru-vrpg"), units=(None, 16, 64)),
     "RPSP-VRPG": _each(("rpsp-vrpg+obs", "rpsp-vrpg"), **SIZES),
@@ -138,8 +138,8 @@ EXPERIMENTS: dict[str, Experiment] = {
                              {"env": TASK_OF["walker"], "obs_noise": 0.1},
                              {"env": TASK_OF["hopper"], "obs_latency": 2}, {"env": TASK_OF["hopper"], "dropout": 0.1}),
                             ("GRU", "RPSP-Alt"), ("fm2", "fm5", *_each(("rpsi-trpo",), past=(None, 20, 50))), ours=True),
-    "differences": Experiment("what made the difference on Hopper and Swimmer, one thing changed at a time",
-                              (TASK_OF["hopper"], TASK_OF["swimmer"]), ours=True,
+    "differences": Experiment("what made the difference, one thing changed at a time",
+                              tuple(TASK_OF[name] for name in ("hopper", "walker", "swimmer")), ours=True,
                               methods=tuple({str(m): m for methods in DIFFERENCES.values() for m in methods}.values())),
     "further": Experiment("direct inference by PPO on two further tasks", FURTHER, ("RPSI-PPO",), peers=tuple(PEERS),
                           ours=True, iterations=100),
