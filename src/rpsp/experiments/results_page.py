@@ -325,7 +325,9 @@ def _glance(found: Found, figures: dict[str, Callable[[], Figure]]) -> tuple[str
         best = max((v.mean() for v in values.values()), default=np.nan)
         head.append(f"{task.removesuffix('-v5')}, {number(steps / 1e6)} M steps")
         texts = {name: _seeds(v) for name, v in values.items()}
-        cells.append([f"**{texts[n]}**" if n in texts and values[n].mean() == best else texts.get(n, "") for n in there])
+        cells.append(
+            [f"**{texts[n]}**" if n in texts and values[n].mean() == best else texts.get(n, "") for n in there]
+        )
     returns = table(head, [row for row in zip(there, *cells, strict=True) if any(row[1:])])
     readme = f"{picture.replace('(figures', '({docs}/figures')}\n\n{returns}\n{text}"
     return f"## The four tasks at a glance\n\n{picture}\n\n{returns}\n{text}", readme if enough else ""
