@@ -318,19 +318,22 @@ def _glance(found: Found, figures: dict[str, Callable[[], Figure]]) -> tuple[str
     enough = all(set(tasks.get(task, ())) >= LEAST for task in FIRST)
     text += " The table has mean returns of the last tenth of so many steps, ± standard errors (seeds)."
     text = _paragraph(f"{text} Shown are: {shown}. Policies have 16 hidden units, of PPO 64 and 64.")
+    returns = _returns(tasks, there)
+    readme = f"{picture.replace('(figures', '({docs}/figures')}\n\n{returns}\n{text}"
+    return f"## The four tasks at a glance\n\n{picture}\n\n{returns}\n{text}", readme if enough else ""
+
+
+def _returns(tasks: Mapping[str, Mapping[str, Curve]], names: Sequence[str]) -> str:
+    """A column a task, a row a name: returns after as many steps as all runs have but those of other libraries."""
     head, cells = [""], []
     for task, curves in tasks.items():
         steps = _common_steps(curve for name, curve in curves.items() if name not in PEERS)
         values = {name: v for name, curve in curves.items() if len(v := _returns_at(steps, curve))}
-        best = max((v.mean() for v in values.values()), default=np.nan)
-        head.append(f"{task.removesuffix('-v5')}, {number(steps / 1e6)} M steps")
+        best = max(values, key=lambda name: values[name].mean(), default="")
         texts = {name: _seeds(v) for name, v in values.items()}
-        cells.append(
-            [f"**{texts[n]}**" if n in texts and values[n].mean() == best else texts.get(n, "") for n in there]
-        )
-    returns = table(head, [row for row in zip(there, *cells, strict=True) if any(row[1:])])
-    readme = f"{picture.replace('(figures', '({docs}/figures')}\n\n{returns}\n{text}"
-    return f"## The four tasks at a glance\n\n{picture}\n\n{returns}\n{text}", readme if enough else ""
+        head.append(f"{task.removesuffix('-v5')}, {number(steps / 1e6)} M steps")
+        cells.append([f"**{texts[name]}**" if name == best else texts.get(name, "") for name in names])
+    return table(head, [row for row in zip(names, *cells, strict=True) if any(row[1:])])
 
 
 def _common_steps(curves: Iterable[Curve]) -> float:
