@@ -51,11 +51,10 @@ def write_page(results: Path, docs: Path) -> None:
     readme = docs.parent / "README.md"
     text = readme.read_text()
     text = between(text, "measured", _glance(written["prediction"], written["fresh"]))
-    text = between(text, "learned", _learned(written["learning"]))
     readme.write_text(between(text, "speed", _speed(written["against_sb3"])))
 
 
-GLANCES = ("prediction", "fresh", "learning", "against_sb3")
+GLANCES = ("prediction", "fresh", "against_sb3")
 """The results that the README shows as well."""
 
 
@@ -84,29 +83,6 @@ def _glance(figures: dict[str, Any], fresh: dict[str, Any]) -> str:
         + table(["task", *names], lines)
         + "\nSome defaults were chosen with these data in view. On fresh seeds, which no setting was chosen by,\n"
         f"the inference filter is at least as good as AR(10) on {sum(wins)} of {len(wins)} data sets.\n"
-    )
-
-
-MARKS = {"InvertedPendulum-v5": 60, "Swimmer-v5": 60, "Hopper-v5": 50, "Walker2d-v5": 30}
-"""The iterations at which methods are compared."""
-
-
-def _learned(rows: list[dict[str, Any]]) -> str:
-    """The README's table: the mean return, over seeds, of the ten iterations up to a mark."""
-    tasks = {task: _curves(rows, task) for task in MARKS}
-    names = [n for n in ("fm2", "gru32", "rpsp-alt", "rpsp-alt, refits", "rpsp-alt+obs", "rpsp-alt+obs, refits",
-                         "rpsi-trpo", "rpsi-ppo") if any(n in curves for curves in tasks.values())]  # fmt: skip
-    cells = [
-        [
-            name,
-            *(_block(curves[name], MARKS[t]).split(" (")[0] if name in curves else "" for t, curves in tasks.items()),
-        ]
-        for name in names
-    ]
-    head = ["", *(f"{task.removesuffix('-v5')}, n = {mark}" for task, mark in MARKS.items())]
-    return (
-        "Mean return of the ten iterations up to the n-th, three seeds or more, positions only, 16 hidden units\n"
-        "(PPO: 64, 64), version 0.1.0, since when the last two have changed:\n\n" + table(head, cells)
     )
 
 
