@@ -23,7 +23,7 @@ from rpsp.training import train
 
 STEPS = 300_000
 SEEDS = 3
-METHODS = {"rpsi-sac": 300, "rpsi-trpo": 60, "rpsi-ppo": 60}
+METHODS = {"rpsi-trpo": 80, "rpsi-ppo": 80, "rpsi-sac": 120}
 """And after how many iterations to give up."""
 
 
