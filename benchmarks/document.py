@@ -295,10 +295,11 @@ def _wall_time(figures: dict[str, Any], into: Path) -> str:
         methods.setdefault(row["method"], []).append(row)
     lines = [["RecurrentPPO", "", f"{figures['peer_seconds']:,.0f}", "1", "300,000"]]
     for method, rows in methods.items():
-        mean, steps = (np.mean([row[name] for row in rows]) for name in ("seconds", "steps"))
-        each = ", ".join("not reached" if np.isnan(row["seconds"]) else f"{row['seconds']:.0f}" for row in rows)
-        whole = [f"{mean:,.0f}", f"{figures['peer_seconds'] / mean:.1f}", f"{steps:,.0f}"]
-        lines.append([method, each, *(["", "", ""] if np.isnan(mean) else whole)])
+        each = ", ".join("not reached" if row["seconds"] is None else f"{row['seconds']:.0f}" for row in rows)
+        lines.append([method, each, "", "", ""])
+        if all(row["seconds"] is not None for row in rows):
+            mean, steps = (np.mean([row[name] for row in rows]) for name in ("seconds", "steps"))
+            lines[-1][2:] = [f"{mean:,.0f}", f"{figures['peer_seconds'] / mean:.1f}", f"{steps:,.0f}"]
     head = [f"to a return of {figures['return']:.0f}", "seconds, seed by seed", "mean", "times as fast", "steps"]
     return "\n".join(["## Wall time to RecurrentPPO's return\n", _doc("wall_time"), table(head, lines)])
 

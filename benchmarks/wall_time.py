@@ -47,8 +47,8 @@ def peers_return() -> float:
     return statistics.mean(return_at(STEPS, run.steps, run.returns) for run in peers)
 
 
-def measure(method: str, seed: int, wanted: float) -> dict[str, float]:
-    """Seconds and environment steps until ten iterations in a row have a mean return as wanted; nan if they never do."""
+def measure(method: str, seed: int, wanted: float) -> dict[str, float | None]:
+    """Seconds and environment steps until ten iterations in a row have a mean return as wanted; None if they never do."""
     started = time.perf_counter()
     config, make_envs, recipe, amounts = prepared(env="Hopper-v5", method=method, seed=seed, threads=1)
     returns: list[float] = []
@@ -56,7 +56,7 @@ def measure(method: str, seed: int, wanted: float) -> dict[str, float]:
         returns += [record["mean_return"]] if "mean_return" in record else []
         if len(returns) >= 10 and np.mean(returns[-10:]) >= wanted:
             return {"seconds": time.perf_counter() - started, "steps": record["total_samples"]}
-    return {"seconds": np.nan, "steps": np.nan}
+    return {"seconds": None, "steps": None}
 
 
 if __name__ == "__main__":
