@@ -301,7 +301,9 @@ def _wall_time(figures: dict[str, Any], into: Path) -> str:
             mean, steps = (np.mean([row[name] for row in rows]) for name in ("seconds", "steps"))
             lines[-1][2:] = [f"{mean:,.0f}", f"{figures['peer_seconds'] / mean:.1f}", f"{steps:,.0f}"]
     head = [f"to a return of {figures['return']:.0f}", "seconds, seed by seed", "mean", "times as fast", "steps"]
-    return "\n".join(["## Wall time to RecurrentPPO's return\n", _doc("wall_time"), table(head, lines)])
+    return "\n".join(
+        ["## Wall time to RecurrentPPO's return\n", _doc("wall_time"), _beside(figures) + table(head, lines)]
+    )
 
 
 def _gpu(figures: dict[str, Any], into: Path) -> str:
@@ -331,8 +333,12 @@ def _together(figures: dict[str, Any], into: Path) -> str:
     ]
     head = ["method", "agents", "seconds an iteration", "times one agent's", "acting", "update", "steps/s"]
     where = f"{figures['device']}, {figures['cores']} cores"
-    beside = f"Measured while {figures['beside']}.\n\n" if "beside" in figures else ""
-    return "\n".join([f"## Many agents at once ({where})\n", _doc("together"), beside + table(head, lines)])
+    return "\n".join([f"## Many agents at once ({where})\n", _doc("together"), _beside(figures) + table(head, lines)])
+
+
+def _beside(figures: dict[str, Any]) -> str:
+    """What else the machine did, where somebody wrote it down."""
+    return f"Measured while {figures['beside']}.\n\n" if "beside" in figures else ""
 
 
 def _timing(figures: dict[str, Any], into: Path) -> str:
