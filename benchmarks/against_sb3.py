@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from importlib.metadata import version
 from typing import Any
 
 import jax
@@ -31,7 +32,7 @@ def main() -> dict[str, Any]:
             rows[method].append(measure(method, iterations)["steps_per_second"])
         print(rows, flush=True)
     rates = {name: statistics.median(values) for name, values in rows.items()}
-    return {"steps_per_second": rates} | {
+    return {"version": version("rpsp"), "steps_per_second": rates} | {
         "ratios": {name: rates[name] / rates["RecurrentPPO"] for name in METHODS},
         "turns": rows,
     }

@@ -63,8 +63,8 @@ def _speed(figures: dict[str, Any]) -> str:
     rates = figures["steps_per_second"]
     ours = " and ".join(f"{rates[name]:,.0f} ({name})" for name in figures["ratios"])
     return (
-        "Environment steps per second of the whole training loop, position-only Hopper, ten environments, two cores:\n"
-        f"{ours}; RecurrentPPO with an LSTM of 64 units {rates['RecurrentPPO']:,.0f}. "
+        "Environment steps per second of the whole training loop, position-only Hopper, ten environments, two cores\n"
+        f"(version {figures['version']}): {ours}; RecurrentPPO with an LSTM of 64 units {rates['RecurrentPPO']:,.0f}. "
         "[How this was measured](docs/benchmarks.md#beside-recurrentppo).\n"
     )
 
@@ -290,9 +290,9 @@ def _against_sb3(figures: dict[str, Any], into: Path) -> str:
 
 
 def _wall_time(figures: dict[str, Any], into: Path) -> str:
-    methods: dict[str, list[dict[str, float]]] = {}
-    for row in figures["rows"]:
-        methods.setdefault(row["method"], []).append(row)
+    from rpsp.experiments.figures import grouped
+
+    methods = grouped(figures["rows"], lambda row: row["method"])
     lines = [["RecurrentPPO", "", f"{figures['peer_seconds']:,.0f}", "1", "300,000"]]
     for method, rows in methods.items():
         each = ", ".join("not reached" if row["seconds"] is None else f"{row['seconds']:.0f}" for row in rows)

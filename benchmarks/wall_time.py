@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,11 @@ def measure(method: str, seed: int, wanted: float) -> dict[str, float | None]:
     started = time.perf_counter()
     config, make_envs, recipe, amounts = prepared(env="Hopper-v5", method=method, seed=seed, threads=1)
     returns: list[float] = []
-    for _, record in train(recipe, make_envs(config.num_envs), amounts, METHODS[method]):
-        returns += [record["mean_return"]] if "mean_return" in record else []
-        if len(returns) >= 10 and np.mean(returns[-10:]) >= wanted:
-            return {"seconds": time.perf_counter() - started, "steps": record["total_samples"]}
+    with closing(make_envs(config.num_envs)) as envs:
+        for _, record in train(recipe, envs, amounts, METHODS[method]):
+            returns += [record["mean_return"]] if "mean_return" in record else []
+            if len(returns) >= 10 and np.mean(returns[-10:]) >= wanted:
+                return {"seconds": time.perf_counter() - started, "steps": record["total_samples"]}
     return {"seconds": None, "steps": None}
 
 

@@ -95,8 +95,8 @@ _CLASSIC_POSITIONS: Mapping[str, tuple[int, ...]] = {
 class Disturbance:
     """What happens to readings and actions between a batch of environments and the agent.
 
-    Subclasses say what becomes of the first reading of an episode, of each later one, and of an action; each is given
-    only the rows it concerns. This class keeps what they share: a random stream per row, apart from the environment's
+    Subclasses say what becomes of the first reading of an episode and of each later one, given only the rows it
+    concerns, and of actions. This class keeps what they share: a random stream per row, apart from the environment's
     own, and the readings last delivered, which is what a finished row goes on showing.
     """
 
@@ -124,13 +124,8 @@ class Disturbance:
         return self._delivered.copy()
 
     def send(self, actions: Array) -> Array:
-        """The actions that reach the environments."""
-        if type(self).action is Disturbance.action:  # most leave actions alone, and this is done once a lockstep
-            return actions
-        rows = np.flatnonzero(self._active)
-        sent = actions.copy()
-        sent[rows] = self.action(rows, actions[rows])
-        return sent
+        """The actions that reach the environments: those of the agent, unless a subclass says otherwise."""
+        return actions
 
     def deliver(self, readings: Array, finished: Bools) -> Array:
         """Deliver after a step; `finished` marks the rows whose episode has ended with it or before."""
@@ -150,10 +145,6 @@ class Disturbance:
     def next(self, rows: Rows, readings: Array) -> Array:
         """What becomes of a later reading."""
         return readings
-
-    def action(self, rows: Rows, actions: Array) -> Array:
-        """What becomes of an action."""
-        return actions
 
 
 class Selection(Disturbance):
@@ -242,8 +233,11 @@ class Delay(Disturbance):
         self._on_the_way[rows] = self._null
         return readings
 
-    def action(self, rows: Rows, actions: Array) -> Array:
-        return _through(self._on_the_way, rows, actions)
+    def send(self, actions: Array) -> Array:
+        rows = np.flatnonzero(self._active)
+        sent = actions.copy()
+        sent[rows] = _through(self._on_the_way, rows, actions[rows])
+        return sent
 
 
 class Dropout(Disturbance):
