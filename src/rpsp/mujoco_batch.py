@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import mujoco
@@ -77,8 +77,7 @@ def simulation_of(env: gymnasium.Env) -> Any:
     return data if isinstance(data, mujoco.MjData) else None
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """The simulations of a batch at one moment; row i is environment i."""
 
     positions: Floats
@@ -126,10 +125,8 @@ def _always(env: Template, now: Snapshot) -> Bools:
 
 
 def _hopper_healthy(env: Template, now: Snapshot) -> Bools:
-    positions, velocities = (
-        _between(part, env._healthy_state_range) for part in (now.positions[:, 2:], now.velocities)
-    )
-    return _walker_healthy(env, now) & positions.all(axis=1) & velocities.all(axis=1)
+    state = np.concatenate((now.positions[:, 2:], now.velocities), axis=1)
+    return _walker_healthy(env, now) & _between(state, env._healthy_state_range).all(axis=1)
 
 
 def _walker_healthy(env: Template, now: Snapshot) -> Bools:
@@ -154,7 +151,7 @@ def _forward(env: Template, way: Floats) -> Floats:
 
 
 def _control_cost(env: Template, actions: NDArray[Any]) -> Floats:
-    return env._ctrl_cost_weight * np.sum(np.square(actions), axis=1)
+    return env._ctrl_cost_weight * np.square(actions).sum(axis=1)
 
 
 def _clipped_forces(env: Template, now: Snapshot) -> Floats:
@@ -173,7 +170,7 @@ def _progress_upright(env: Template, now: Snapshot, way: Floats, actions: NDArra
 
 
 def _ant_reward(env: Template, now: Snapshot, way: Floats, actions: NDArray[Any], healthy: Bools) -> Floats:
-    contact_cost = env._contact_cost_weight * np.sum(np.square(_clipped_forces(env, now)), axis=1)
+    contact_cost = env._contact_cost_weight * np.square(_clipped_forces(env, now)).sum(axis=1)
     gain = _forward(env, way) + healthy * env._healthy_reward
     return gain - (_control_cost(env, actions) + contact_cost)
 
@@ -305,7 +302,7 @@ class MujocoBatch(VectorEnv):
         actions = np.asarray(actions)
         if actions.shape != self.action_space.shape:
             raise UsageError(f"actions have shape {actions.shape}; give {self.action_space.shape}, one row each")
-        if (self._steps < 0).any():
+        if self._steps.min() < 0:
             raise gymnasium.error.ResetNeeded("MujocoBatch has rows that were never reset; call reset() before step()")
         waiting = self._terminated | self._truncated
         running = slice(None) if not waiting.any() else np.flatnonzero(~waiting)
@@ -353,7 +350,8 @@ class MujocoBatch(VectorEnv):
     def _observe(self, now: Snapshot) -> Floats:
         skipped = self.observation_structure.get("skipped_qpos", 0)
         limit = self._formulas.velocity_limit
-        parts = [now.positions[:, skipped:], np.clip(now.velocities, -limit, limit)]
+        # Once a step, so not np.clip, which takes four times as long.
+        parts = [now.positions[:, skipped:], np.minimum(np.maximum(now.velocities, -limit), limit)]
         if self.observation_structure.get("cfrc_ext", 0):
             parts.append(_clipped_forces(self._template, now)[:, 6:])  # all bodies but the world, six numbers each
         return np.concatenate(parts, axis=1)

@@ -10,6 +10,7 @@ depend neither on threads nor on the other rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -547,7 +548,7 @@ def _play(
         view = View(running, starts, seen.astype(np.float32), executed, numbers, steps)
         drawn, states = act(view)
         undecided = nowhere
-        if not np.isfinite(drawn.sum()):  # of a sum, to look at one number a lockstep
+        if not math.isfinite(drawn.sum()):  # of a sum, to look at one number a lockstep
             undecided = ~np.isfinite(drawn.sum(axis=1))
             drawn = np.where(undecided[:, None], np.float32(0), drawn)
         executed = units.clip(drawn)
@@ -620,9 +621,8 @@ def _reset(
 
 def _as_rows(readings: Any, envs: VectorEnv) -> Float[np.ndarray, "row obs"]:
     """Readings as a float table; of a Discrete space, symbols counted from 0, as one column."""
-    space = envs.single_observation_space
-    first = space.start if isinstance(space, Discrete) else 0
-    return (np.asarray(readings) - first).astype(np.float64).reshape(envs.num_envs, -1)
+    space, table = envs.single_observation_space, np.array(readings, np.float64)
+    return (table - space.start if isinstance(space, Discrete) else table).reshape(len(table), -1)
 
 
 def _no_states(envs: VectorEnv) -> Float[np.ndarray, "row 0"]:
