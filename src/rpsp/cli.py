@@ -315,7 +315,7 @@ def paper_command(config: configs.PaperConfig) -> None:
         if plans and not config.draw:
             content |= run_sweep(paper.together(plans), out, config, _again(config, "paper", *config.figures))
     finally:  # also of what is finished of an interrupted sweep
-        if config.results is not None and out.exists():
+        if config.results is not None and out.exists() and not config.dry_run:
             for result in read_results([out])[0]:
                 if result.finished:
                     write_result(result, config.results)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,10 @@ def test_the_list_says_what_is_left(tmp_path: Path, capsys: Any) -> None:
 @pytest.mark.slow
 def test_a_figure_from_nothing(tmp_path: Path, capsys: Any) -> None:
     out, kept = tmp_path / "out", tmp_path / "results"
-    main(["paper", "a", "--seeds", "1", "--scale", "0.01", "--out", str(out), "--results", str(kept), "--json"])
+    command = ["paper", "a", "--seeds", "1", "--scale", "0.01", "--out", str(out), "--results", str(kept), "--json"]
+    main(command)
     shown = json.loads(capsys.readouterr().out.splitlines()[-1])["experiments"]["a"]
     assert shown["finished"] == shown["runs"] == 4 == len(list(kept.iterdir()))
+    shutil.rmtree(kept)
+    main([*command, "--dry-run"])
+    assert not kept.exists()
