@@ -20,6 +20,7 @@ NAMES = (
     "timing",
     "fresh",
     "training_speed",
+    "lockstep",
     "overlap",
     "many_results",
     "report",

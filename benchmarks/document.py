@@ -24,6 +24,7 @@ def write_page(results: Path, docs: Path) -> None:
     sections: dict[str, Callable[[Any, Path], str]] = {
         "learning": _learning,
         "training_speed": _training_speed,
+        "lockstep": _lockstep,
         "overlap": _overlap,
         "against_sb3": _against_sb3,
         "wall_time": _wall_time,
@@ -268,6 +269,12 @@ def _training_speed(figures: dict[str, Any], into: Path) -> str:
         for r in figures["rows"]
     ]
     return "\n".join(["## Speed of the whole training loop\n", _doc("training_speed"), table(head, lines)])
+
+
+def _lockstep(figures: dict[str, Any], into: Path) -> str:
+    spent = figures["microseconds"]
+    lines = [[name, f"{each:.0f}"] for name, each in spent.items()] + [["all", f"{sum(spent.values()):.0f}"]]
+    return "\n".join(["### A lockstep\n", _doc("lockstep"), table(["", "µs"], lines)])
 
 
 def _overlap(figures: dict[str, Any], into: Path) -> str:
