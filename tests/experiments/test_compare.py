@@ -106,6 +106,25 @@ def test_runs_of_different_lengths_are_cut_within_their_task(tmp_path):
     assert found.warnings == ["Hopper-v5: the runs have 12 to 20 iterations; they are compared over the first 12."]
 
 
+def test_iterations_of_different_lengths_are_compared_over_as_many_steps(tmp_path):
+    write_run(tmp_path / "long", [10.0, 20.0, 30.0])
+    write_run(tmp_path / "short", list(range(1, 10)), method="fm2-sac", samples=500)
+    write_run(tmp_path / "begun", [1.0], method="fm2-sac", samples=500, seed=1)
+    found = compare(read(tmp_path), threshold=5.5)
+    rows = {row.method: row for row in found.rows}
+    assert [row.iterations for row in rows.values()] == [2, 2]
+    assert rows["fm2"].area == 30.0 and rows["fm2-sac"].area == 2.5 + 6.5 and rows["fm2-sac"].seeds == 1
+    assert rows["fm2-sac"].steps_to_reach == read(tmp_path / "short")[0].steps[7]
+    assert found.warnings == [
+        "Hopper-v5: iterations have 500 to 2000 steps; short ones are put together, so that all runs are compared over as "
+        "many steps.",
+        "left out: Hopper-v5, fm2-sac, seed 1: it has not done 2000 steps yet.",
+        "Hopper-v5: the runs have 2 to 3 iterations; they are compared over the first 2.",
+    ]
+    # What was put together once is not again.
+    assert compare(found.candidates).warnings == []
+
+
 def test_failed_and_empty_runs_are_left_out_and_unfinished_ones_counted(tmp_path):
     failed = write_run(tmp_path / "failed", [1.0], seed=0, iterations=9)
     (failed / "failure.txt").write_text("the disk was full.")

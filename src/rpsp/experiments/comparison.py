@@ -159,7 +159,8 @@ def base_method(label: str) -> str:
 def comparable(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
     """The results that can be compared, of equal length within a task; and a sentence for what was done to get there.
 
-    Failed runs and those without a single iteration are left out; the others are cut to the shortest of their task.
+    Failed runs and those without a single iteration are left out. Where iterations are of unequal length, as SAC's and
+    TRPO's, short ones are put together; then all are cut to the shortest run of their task.
     """
     warnings, tasks = [], defaultdict(list)
     for result in results:
@@ -169,6 +170,8 @@ def comparable(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
             tasks[result.task].append(result)
     kept = []
     for task, runs in tasks.items():
+        runs, said = _of_equal_iterations(task, runs)
+        warnings += said
         lengths = [len(run.returns) for run in runs]
         if min(lengths) < max(lengths):
             warnings.append(
@@ -177,6 +180,26 @@ def comparable(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
             )
         kept += [run.cut(min(lengths)) for run in runs]
     return kept, warnings
+
+
+def _of_equal_iterations(task: str, runs: list[Result]) -> tuple[list[Result], list[str]]:
+    """Runs of a task whose iterations have about as many environment steps as the longest, and what was done to them."""
+    samples = [run.settings.get("samples") or 0 for run in runs]
+    longest = max(samples)
+    counts = [round(longest / each) if each else 1 for each in samples]
+    if max(counts) == 1:
+        return runs, []
+    said = [
+        f"{task}: iterations have {min(filter(None, samples))} to {longest} steps; short ones are put together, so that all "
+        "runs are compared over as many steps."
+    ]
+    kept = []
+    for run, count in zip(runs, counts, strict=True):
+        if len(run.returns) < count:
+            said.append(f"left out: {task}, {run.method}, seed {run.seed}: it has not done {longest} steps yet.")
+        else:
+            kept.append(run if count == 1 else run.gathered(count))
+    return kept, said
 
 
 def unusable(result: Result) -> str:
