@@ -79,7 +79,7 @@ class Result:
         return dataclasses.replace(self, **{name: getattr(self, name)[:iterations] for name in CURVES})
 
     def gathered(self, count: int) -> Result:
-        """So many iterations at a time as one: the means of their curves, the steps up to the last. What is left over goes."""
+        """So many iterations at a time as one: means of their curves, steps up to the last. What is left over goes."""
         blocks = {name: getattr(self, name)[: len(self.returns) // count * count].reshape(-1, count) for name in CURVES}
         curves = {name: block[:, -1] if name == "steps" else block.mean(axis=1) for name, block in blocks.items()}
         settings = {**self.settings, "samples": count * self.settings["samples"]}
