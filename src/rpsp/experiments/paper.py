@@ -44,17 +44,19 @@ def _each(methods: Sequence[str], **grid: Sequence[Any]) -> tuple[Entry, ...]:
 
 SIZES = {"dimension": (None, 10, 30), "learning_rate": (None, 1e-2)}
 """d = 20 is the default; so is a step of 1e-3, and the paper's own is 1e-2."""
+WIDER = {"max_kl": (2e-2, 5e-2)}
+"""Trust regions of the policy beyond the paper's 1e-2: a candidate of ours, and so of its rivals."""
 REFIT_BEFORE = [5, 12, 25, 40]
 LARGE = {"hidden": ([256, 256],)}
 REFITTED_OFTEN = {"refit_before": (list(REFITTED["refit_before"]),)}
 CURVES: dict[str, tuple[Entry, ...]] = {
-    "FM": (*_each(("fm2", "fm1", "fm5")), *_each(("fm2",), renew_units=(True,))),
-    "GRU": _each(("gru32", "gru16", "gru64", "gru128"), max_kl=(None, 1e-3)),
+    "FM": (*_each(("fm2", "fm1", "fm5")), *_each(("fm2",), renew_units=(True,)), *_each(("fm2",), **WIDER)),
+    "GRU": (*_each(("gru32", "gru16", "gru64", "gru128"), max_kl=(None, 1e-3)), *_each(("gru32",), **WIDER)),
     "reg_GRU": _each(("reg-gru", "reg-gru-vrpg"), units=(None, 16, 64)),
     "RPSP-VRPG": _each(("rpsp-vrpg+obs", "rpsp-vrpg"), **SIZES),
     "RPSP-Alt": _each(("rpsp-alt+obs", "rpsp-alt"), **SIZES),
     "RPSP-Alt, refitted": _each(("rpsp-alt+obs", "rpsp-alt"), refit_before=(REFIT_BEFORE,)),
-    "RPSI-TRPO": _each(("rpsi-trpo",), past=(None, 20, 50)),
+    "RPSI-TRPO": (*_each(("rpsi-trpo",), past=(None, 20, 50)), *_each(("rpsi-trpo",), **WIDER)),
     "RPSI-PPO": _each(("rpsi-ppo",)),
     "RPSI-SAC": (*_each(("rpsi-sac",), **LARGE), *_each(("rpsi-sac",), **LARGE, normed=(False,), **REFITTED_OFTEN)),
     "FM-SAC": _each(("fm2-sac",), **LARGE, normed=(None, False)),
@@ -70,6 +72,9 @@ DIFFERENCES: dict[str, tuple[str | Entry, ...]] = {
         "rpsp-alt", "reactive-psr", *({"method": "rpsp-alt", "prediction_weight": weight} for weight in (0.1, 10.0)),
     ),
     "kind of filter": ("rpsp-alt", "rpsi-alt", "reg-gru"),
+    "trust region of the policy": ("rpsi-trpo", *_each(("rpsi-trpo",), **WIDER)),
+    "trust region of the policy, finite memory": ("fm2", *_each(("fm2",), **WIDER)),
+    "trust region of the policy, GRU": ("gru32", *_each(("gru32",), **WIDER)),
     "units that follow the states, TRPO": ("rpsi-trpo", {"method": "rpsi-trpo", "renew_units": False}),
     "units that follow the states, PPO": ("rpsi-ppo", {"method": "rpsi-ppo", "renew_units": False}),
     "units that follow the states, finite memory": ("fm2", {"method": "fm2", "renew_units": True}),
