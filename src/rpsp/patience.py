@@ -19,8 +19,10 @@ import os
 import signal
 import sys
 import threading
-import time
 from functools import cache
+
+# Held here: a program (or its tests) may put something else into `time`, and this clock must go on.
+from time import monotonic, sleep
 from typing import Any
 
 from rpsp.errors import EnvironmentFailure
@@ -54,7 +56,7 @@ class _Clock:
 
     @classmethod
     def now(cls) -> float:
-        return time.monotonic() - cls.lost
+        return monotonic() - cls.lost
 
 
 class Patience:
@@ -100,9 +102,9 @@ def _suspend(number: int, frame: Any) -> None:
 def _look() -> None:
     interrupted = math.inf
     while True:
-        began = time.monotonic()
-        time.sleep(PULSE)
-        _Clock.lost += max(0.0, time.monotonic() - began - 2 * PULSE)
+        began = monotonic()
+        sleep(PULSE)
+        _Clock.lost += max(0.0, monotonic() - began - 2 * PULSE)
         deadline = _Clock.deadline
         if _Clock.now() <= deadline:
             continue

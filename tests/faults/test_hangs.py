@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from rpsp.cli import main
 from rpsp.experiments.config import TrainConfig, configured
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.runs import start
+from rpsp.patience import Overdue, Patience
 
 KINDS = [
     "raises", "sleeps", "its process dies", "waits for a pipe", "reset raises", "tries again and again",
@@ -153,3 +155,16 @@ print("done")
     process.send_signal(signal.SIGCONT)
     printed, _ = process.communicate(timeout=60)
     assert process.returncode == 0 and printed.endswith("done\n")
+
+
+def test_the_clock_goes_on_whatever_others_put_into_the_module_time(monkeypatch: Any) -> None:
+    def broken(*_: Any) -> float:
+        raise KeyboardInterrupt
+
+    with Patience(1.0):
+        monkeypatch.setattr(time, "sleep", broken)
+        monkeypatch.setattr(time, "monotonic", broken)
+        threading.Event().wait(0.6)  # it has looked at least twice
+    monkeypatch.undo()
+    with pytest.raises(Overdue), Patience(0.3):
+        threading.Event().wait(20)
