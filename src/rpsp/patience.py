@@ -8,8 +8,8 @@ Around a call stands `with Patience(25):`, which costs it a microsecond. When th
    itself, with the exit code of an environment that failed.
 3. If that code does not even let other threads run, the system ends the process (SIGALRM).
 
-Only in the main thread: nowhere else can Python be interrupted. Time for which the process stands still does not count:
-suspended (Ctrl-Z, or a cluster's SIGTSTP), or for less than half a minute on a machine that stops without a word.
+Only in the main thread: nowhere else can Python be interrupted. Time for which the process is suspended (Ctrl-Z, or a
+cluster's SIGTSTP) does not count.
 """
 
 from __future__ import annotations
@@ -32,13 +32,12 @@ SIGNAL = signal.SIGVTALRM
 """What the interruption comes as: hardly anybody else's."""
 PULSE = 0.25
 """Seconds between two looks at the clock."""
-SHORTEST = 29.5
-"""Seconds before which the system never ends the process: it does so also if the process, not the call, stood still."""
 
 
 def grace(seconds: float) -> float:
-    """Seconds between the first and the second; half as many later comes the third, though not before `SHORTEST`: after
-    30 s in all, if at most 25 are allowed."""
+    """Seconds between the first and the second; 1.5 s later comes the third: after 30 s in all, if at most 25 are allowed.
+    Where fewer are there is time to wait longer, because on a busy machine a process may stand still for a while.
+    """
     return min(8.0, max(3.0, 28.0 - seconds))
 
 
@@ -51,12 +50,6 @@ class _Clock:
 
     deadline = math.inf
     grace = 0.0
-    lost = 0.0
-    """Seconds for which the process stood still, counted by the thread that looks."""
-
-    @classmethod
-    def now(cls) -> float:
-        return monotonic() - cls.lost
 
 
 class Patience:
@@ -69,8 +62,8 @@ class Patience:
         if self.seconds and threading.get_ident() == MAIN:
             _watch()
             _Clock.grace = grace(self.seconds)
-            signal.setitimer(signal.ITIMER_REAL, max(SHORTEST, self.seconds + 1.5 * _Clock.grace))
-            _Clock.deadline = _Clock.now() + self.seconds
+            signal.setitimer(signal.ITIMER_REAL, self.seconds + _Clock.grace + 1.5)
+            _Clock.deadline = monotonic() + self.seconds
 
     def __exit__(self, *_: Any) -> None:
         if self.seconds and threading.get_ident() == MAIN:
@@ -88,30 +81,31 @@ def _watch() -> None:
 
 
 def _interrupt(number: int, frame: Any) -> None:
-    if _Clock.now() > _Clock.deadline:  # it may have returned in the meantime
+    if monotonic() > _Clock.deadline:  # it may have returned in the meantime
         raise Overdue
 
 
 def _suspend(number: int, frame: Any) -> None:
-    """Stop the process, as it would have been, but first the system's clock."""
+    """Stop the process, as it would have been, but first the clock."""
+    deadline, _Clock.deadline = _Clock.deadline, math.inf
     left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+    began = monotonic()
     os.kill(os.getpid(), signal.SIGSTOP)
     signal.setitimer(signal.ITIMER_REAL, left)
+    _Clock.deadline = deadline + monotonic() - began
 
 
 def _look() -> None:
     interrupted = math.inf
     while True:
-        began = monotonic()
         sleep(PULSE)
-        _Clock.lost += max(0.0, monotonic() - began - 2 * PULSE)
         deadline = _Clock.deadline
-        if _Clock.now() <= deadline:
+        if monotonic() <= deadline:
             continue
         if deadline != interrupted:
             interrupted = deadline
             signal.pthread_kill(MAIN, SIGNAL)
-        elif _Clock.now() > deadline + _Clock.grace:
+        elif monotonic() > deadline + _Clock.grace:
             sentence = (
                 "rpsp: the environment hangs in compiled code that cannot be interrupted, so the process ends here; "
                 "all finished iterations are saved, and `rpsp resume` goes on from there."

@@ -118,8 +118,7 @@ def test_what_cannot_be_interrupted_ends_the_process(kind: str, code: int, tmp_p
         time.sleep(0.01)
     lasted = time.monotonic() - last
     _, error = process.communicate(timeout=10)
-    longest = limit + 10.0 if code == 6 else 30.5
-    assert process.returncode == code and lasted < longest and saved[-1] > 0
+    assert process.returncode == code and lasted < limit + 10.0 and saved[-1] > 0
     if code == 6:
         assert "cannot be interrupted" in error.splitlines()[-1] and "Traceback" not in error
     report(
@@ -131,8 +130,7 @@ def test_what_cannot_be_interrupted_ends_the_process(kind: str, code: int, tmp_p
     assert RunDirectory(out).numbers()[-1] == saved[-1] + 1
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTSTP, signal.SIGSTOP], ids=["suspended", "stopped without a word"])
-def test_the_time_for_which_a_process_stands_still_does_not_count(stop: signal.Signals) -> None:
+def test_the_time_for_which_a_process_is_suspended_does_not_count() -> None:
     program = """
 import time
 from rpsp import patience
@@ -149,8 +147,8 @@ print("done")
     assert process.stdout is not None
     while process.stdout.readline() != "9\n":
         pass
-    process.send_signal(stop)
-    time.sleep(4)  # longer than the limit and its grace
+    process.send_signal(signal.SIGTSTP)
+    time.sleep(4)  # longer than any limit
     assert process.poll() is None
     process.send_signal(signal.SIGCONT)
     printed, _ = process.communicate(timeout=60)
