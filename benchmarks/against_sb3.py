@@ -14,9 +14,10 @@ from typing import Any
 
 import jax
 
+from benchmarks.batch_stepping import record
 from benchmarks.training_speed import measure
 
-METHODS = {"rpsi-trpo": 25, "rpsp-alt": 8}
+METHODS = {"rpsi-trpo": 24, "rpsp-alt": 9}
 TURNS = 2
 STEPS = 5_120
 
@@ -25,11 +26,12 @@ def main() -> dict[str, Any]:
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # as `rpsp train` does
     peers = {"RecurrentPPO": 64, "RecurrentPPO, 256 units": 256}
     rows: dict[str, list[float]] = {name: [] for name in (*peers, *METHODS)}
+    recording = record(10)
     for _ in range(TURNS):
         for name, units in peers.items():
             rows[name].append(recurrent_ppo(units))
         for method, iterations in METHODS.items():
-            rows[method].append(measure(method, iterations)["steps_per_second"])
+            rows[method].append(measure(method, iterations, 10, recording)["steps_per_second"])
         print(rows, flush=True)
     rates = {name: statistics.median(values) for name, values in rows.items()}
     return {"version": version("rpsp"), "steps_per_second": rates} | {

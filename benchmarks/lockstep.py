@@ -2,7 +2,9 @@
 
 Timers around the parts, over all iterations but the first two, which compile; microseconds a lockstep. Little of what is
 not physics depends on how many rows there are: some hundred operations on small arrays, called from Python while the
-caches are full of physics. Ten rows are what the batch rule leaves: as many episodes of full length are 10 000 samples.
+caches are full of physics. Ten rows fill a batch of 10 000 samples with one full episode each, and are the default;
+`--num-envs 20` shares those operations among twice as many, at the price of larger batches: all episodes that were
+started are finished.
 """
 
 # MuJoCo's compiled modules come without type stubs.

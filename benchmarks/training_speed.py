@@ -1,12 +1,15 @@
 """How fast is the whole training loop beside bare physics? Hopper, 10 000 samples an iteration, two threads.
 
-Measured in one process: bare `mj_step` (see `batch_stepping`) before and after each method, then iterations of training,
-everything included (acting, packing, update, diagnostics, refits, checkpoint). Compilations are counted, and the
-process's memory is looked at, over the whole run.
+Measured in one process: iterations of training as `rpsp train` does them, everything included (acting, packing, update,
+diagnostics, refits, checkpoint), and after every three of them bare `mj_step` (see `batch_stepping`). A method's ratio is
+its steps over those that bare physics would have done in the same time, at the speed it had just before and after: the
+machine's own speed drifts. Compilations are counted, and the process's memory is looked at, over the whole run. An
+iteration has more than 10 000 steps because the episodes that were started are finished; the more environments, the more.
 """
 
 from __future__ import annotations
 
+import itertools
 import resource
 import statistics
 import tempfile
@@ -16,61 +19,74 @@ from typing import Any
 
 import jax
 
-from benchmarks.batch_stepping import raw_rate, record
+from benchmarks.batch_stepping import Recording, raw_rate, record
 from benchmarks.prepared import prepared
-from rpsp.experiments.run_directory import RunDirectory
+from rpsp.experiments.place import Place
 from rpsp.training import train
 
-RUNS = {"rpsi-trpo": 60, "fm2": 25, "gru32": 20, "rpsp-alt": 15}
-"""Methods, and how many iterations of each."""
+RUNS = (
+    ("rpsi-trpo", 60, 10),
+    ("rpsi-trpo", 60, 20),
+    ("fm2", 24, 10),
+    ("gru32", 21, 10),
+    ("rpsp-alt", 15, 10),
+    ("rpsp-alt", 15, 20),
+)
+"""Methods, how many iterations of each, and in how many environments: ten unless told, `--num-envs`."""
+TOGETHER = 3
+"""So many iterations are measured at a time."""
 STEP_COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 def main() -> dict[str, Any]:
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # as `rpsp train` does
-    recordings = {n: record(n) for n in (10, 100)}
-
-    def raw() -> dict[int, float]:
-        return {n: statistics.median(raw_rate(recording)[0] for _ in range(3)) for n, recording in recordings.items()}
-
-    rows = []
-    for method, iterations in RUNS.items():
-        before = raw()
-        row = measure(method, iterations)
-        after = raw()
-        bare = {n: (before[n] + after[n]) / 2 for n in before}
-        row |= {f"raw_{n}": bare[n] for n in bare} | {f"over_raw_{n}": row["steps_per_second"] / bare[n] for n in bare}
-        print(row, flush=True)
-        rows.append(row)
+    recording, rows = record(10), []
+    for method, iterations, num_envs in RUNS:
+        rows.append(measure(method, iterations, num_envs, recording))
+        print(rows[-1], flush=True)
     return {"rows": rows}
 
 
-def measure(method: str, iterations: int) -> dict[str, Any]:
-    """Steps per second of all iterations but the first, which compiles; compilations and memory by iteration."""
-    config, make_envs, recipe, amounts = prepared(env="Hopper-v5", method=method, threads=2, iterations=iterations)
+def measure(method: str, iterations: int, num_envs: int, recording: Recording) -> dict[str, Any]:
+    """The speed of all iterations but the first three, which compile; compilations and memory by iteration."""
+    config, make_envs, recipe, amounts = prepared(
+        env="Hopper-v5", method=method, threads=2, iterations=iterations, num_envs=num_envs
+    )
     compilations: list[str] = []
     jax.monitoring.register_event_duration_secs_listener(
         lambda event, *_, **__: compilations.append(event) if event == STEP_COMPILED else None
     )
-    envs = make_envs(config.num_envs)
-    marks, samples, memory, compiled, parts = [], [], [], [], []
-    with tempfile.TemporaryDirectory() as folder:
-        files = RunDirectory(Path(folder))
+    envs = make_envs(num_envs)
+    seconds, samples, bare, memory, compiled, parts = [], [], [], [], [], []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Place(config, Path(folder), recipe, amounts, lambda _: None) as place,
+    ):
+        began = time.perf_counter()
         for training, found in train(recipe, envs, amounts, iterations):
-            files.append(found)
-            files.save(training)
-            marks.append(time.perf_counter())
-            samples.append(training.samples)
+            place.keep(training, found)
             memory.append(resident_megabytes())
             compiled.append(len(compilations))
             parts.append({k: v for k, v in found.items() if k.endswith("_seconds")})
+            if training.iteration % TOGETHER == 0:
+                seconds.append(time.perf_counter() - began)
+                samples.append(training.samples)
+                bare.append(statistics.median(raw_rate(recording)[0] for _ in range(3)))
+                began = time.perf_counter()
     envs.close()
     jax.monitoring.clear_event_listeners()
-    typical = {k: statistics.median(p[k] for p in parts[2:]) for k in parts[-1]}
+    spent = seconds[2:]  # without the initialisation, and what compiles
+    steps = samples[-1] - samples[1]
+    physics = sum(s * (a + b) / 2 for s, (a, b) in zip(spent, itertools.pairwise(bare[1:]), strict=True))
+    typical = {k: statistics.median(p[k] for p in parts[4:]) for k in parts[-1]}
     return {
         "method": method,
         "iterations": iterations,
-        "steps_per_second": (samples[-1] - samples[1]) / (marks[-1] - marks[1]),
+        "num_envs": num_envs,
+        "steps_of_an_iteration": steps / (TOGETHER * len(spent)),
+        "steps_per_second": steps / sum(spent),
+        "raw_steps_per_second": physics / sum(spent),
+        "over_raw": steps / physics,
         "compilations_after_the_first_iteration": compiled[-1] - compiled[1],
         "megabytes_at_iteration_20": memory[min(20, len(memory) - 1)],
         "megabytes_at_the_end": memory[-1],

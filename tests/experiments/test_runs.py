@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -487,6 +488,27 @@ def test_a_disk_that_is_full_is_said_and_the_run_can_be_resumed(tmp_path: Path, 
     monkeypatch.setattr(os, "fsync", real)
     assert cli("resume", str(out), "--quiet") == 0
     assert metrics(out) == metrics(trained(tmp_path / "whole", 4).directory)
+
+
+def test_an_iteration_acts_while_the_one_before_is_written(tmp_path: Path, monkeypatch: Any) -> None:
+    from rpsp import training
+
+    collect, append, acting = training.collect, RunDirectory.append, threading.Event()
+
+    def noticed(*given: Any, **named: Any) -> Any:
+        if named["iteration"] == 1:
+            acting.set()
+        return collect(*given, **named)
+
+    def slow(self: RunDirectory, record: Any) -> None:
+        if record.get("iteration") == 0:
+            assert acting.wait(30)
+        append(self, record)
+
+    monkeypatch.setattr(training, "collect", noticed)
+    monkeypatch.setattr(RunDirectory, "append", slow)
+    run = trained(tmp_path / "run", 2)
+    assert [r["iteration"] for r in run.metrics] == [0, 1] and RunDirectory(run.directory).numbers()[-1] == 2
 
 
 def test_an_agent_that_diverges_is_reported(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,9 @@ class Place:
         self.recipe, self.amounts = recipe, amounts
         self.files, self.results_file = RunDirectory(directory), directory / "results.json"
         self.held = ExitStack()
+        self.writer = ThreadPoolExecutor(1)
+        self.writing: Future[None] | None = None
+        """What the disk is still busy with."""
         self.unsaved: Training | None = None
         self.saving = self.saved = 0.0
         self.size = 0
@@ -79,8 +83,10 @@ class Place:
         write_json(self.directory / "config.json", dataclasses.asdict(self.config))
 
     def __exit__(self, *_: Any) -> None:
-        with self.held:
-            self._save()
+        with self.held, self.writer:
+            self._wait()
+            if self.unsaved is not None:
+                self._write(None, self.unsaved)
 
     def keep_spaces(self, envs: Any) -> None:
         """Leave what observations and actions are, so that the agent can be used without its environment."""
@@ -88,23 +94,33 @@ class Place:
         write_json(self.directory / "spaces.json", {name: describe_space(space) for name, space in spaces.items()})
 
     def keep(self, training: Training, record: Record) -> None:
-        """Metrics first, then the checkpoint, after every iteration.
+        """Metrics first, then the checkpoint, after every iteration; the next one goes on while the disk is busy with them.
 
         Where a checkpoint is large (SAC's holds all that it learns from), not so often that it takes a tenth of the time:
         a killed process then loses a few seconds' work, an interrupted one nothing.
         """
-        self.files.append(record)
+        self._wait()
         self.board(record)
         self.unsaved = training
         last = training.iteration == self.config.iterations
         small = self.beside * self.size < LARGE
-        if last or small or time.monotonic() - self.saved >= 10 * self.beside * self.saving:
-            self._save()
+        due = last or small or time.monotonic() - self.saved >= 10 * self.beside * self.saving
+        self.writing = self.writer.submit(self._write, record, training if due else None)
+        if last or not small:  # hundreds of megabytes had better not pile up
+            self._wait()
 
-    def _save(self) -> None:
-        if self.unsaved is not None:
+    def _wait(self) -> None:
+        """Until all that was kept is on the disk; here it turns out if it is full."""
+        writing, self.writing = self.writing, None
+        if writing is not None:
+            writing.result()
+
+    def _write(self, record: Record | None, training: Training | None) -> None:
+        if record is not None:
+            self.files.append(record)
+        if training is not None:
             began = time.monotonic()
-            written = self.files.save(self.unsaved)
+            written = self.files.save(training)
             self.size = sum(file.stat().st_size for file in written.iterdir())
             self.unsaved, self.saved = None, time.monotonic()
             self.saving = self.saved - began
