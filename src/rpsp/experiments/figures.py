@@ -466,7 +466,7 @@ def _method_legend(figure: Figure, panels: Sequence[Axes], counts: Mapping[str, 
         low, high = min(counts[name]), max(counts[name])
         runs = f"{low}" if low == high else f"{low} to {high}"
         labels.append(_wrapped(name if high == 1 else f"{name} ({runs} runs)", 75))
-    if len(panels) == 1 and 0 < len(labels) <= 8:
+    if len(panels) == 1 and 0 < len(labels) <= 4:  # more would lie on the lines
         panels[0].legend(handles.values(), labels, loc="best", fontsize=9)
     elif labels:
         columns = _legend_columns(labels, figure.get_figwidth())
