@@ -75,6 +75,14 @@ class MethodSettings:
     """PPO, SAC: steps in a gradient."""
     entropy_weight: float = 0.0
     """PPO: of the entropy bonus."""
+    normalise: bool = True
+    """PPO: bring advantages to zero mean and unit variance over a batch."""
+    scale_rewards: bool = True
+    """PPO: divide rewards by the standard deviation of the discounted returns so far."""
+    bootstrap: bool = True
+    """PPO: an episode that ran out of time is worth its critic's value afterwards, not nothing."""
+    anneal: int | None = None
+    """PPO: the learning rate falls to nothing over so many iterations; None leaves it."""
     ratio: float = 1.0
     """SAC: gradient steps for every environment step."""
     capacity: int = 300_000

@@ -143,8 +143,8 @@ def alternating(s: MethodSettings) -> UpdateRule:
 
 def proximal(s: MethodSettings) -> UpdateRule:
     """PPO with generalised advantage estimation and a learned critic."""
-    shared = _named(s, "learning_rate", "clip", "minibatch", "discount", "gae", "entropy_weight")
-    return ppo(**shared, epochs=s.passes)
+    names = "learning_rate", "clip", "minibatch", "discount", "gae", "entropy_weight", "hidden"
+    return ppo(**_named(s, *names, "normalise", "scale_rewards", "bootstrap", "anneal"), epochs=s.passes)
 
 
 def off_policy(s: MethodSettings) -> UpdateRule:
