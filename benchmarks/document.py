@@ -327,22 +327,22 @@ def _gpu(figures: dict[str, Any], into: Path) -> str:
 
 
 def _together(figures: dict[str, Any], into: Path) -> str:
-    alone = {row["method"]: row["seconds"] for row in figures["rows"] if row["agents"] == 1}
+    alone = {(row["method"], row["cores"]): row["seconds"] for row in figures["rows"] if row["agents"] == 1}
     lines = [
         [
             row["method"],
+            f"{row['cores']}",
             f"{row['agents']}",
             f"{row['seconds']:.2f}",
-            f"{row['seconds'] / alone[row['method']]:.1f}",
+            f"{row['seconds'] / alone[row['method'], row['cores']]:.1f}",
             f"{row['acting_seconds']:.2f}",
             f"{row['update_seconds']:.2f}",
             f"{row['steps_of_an_iteration'] / row['seconds']:,.0f}",
         ]
         for row in figures["rows"]
     ]
-    head = ["method", "agents", "seconds an iteration", "times one agent's", "acting", "update", "steps/s"]
-    where = f"{figures['device']}, {figures['cores']} cores"
-    return "\n".join([f"## Many agents at once ({where})\n", _doc("together"), _beside(figures) + table(head, lines)])
+    head = ["method", "cores", "agents", "seconds an iteration", "times one agent's", "acting", "update", "steps/s"]
+    return "\n".join([f"## Many agents at once ({figures['device']})\n", _doc("together"), _beside(figures) + table(head, lines)])
 
 
 def _beside(figures: dict[str, Any]) -> str:

@@ -30,9 +30,9 @@ def main() -> dict[str, Any]:
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # as `rpsp train` does
     rows = []
     for method, agents in itertools.product(METHODS, AGENTS):
-        rows.append({"method": method, "agents": agents, **measure(method, agents)})
+        rows.append({"method": method, "agents": agents, "cores": len(cores()), **measure(method, agents)})
         print(rows[-1], flush=True)
-    return {"device": jax.devices()[0].device_kind, "cores": len(cores()), "rows": rows}
+    return {"device": jax.devices()[0].device_kind, "rows": rows}
 
 
 def measure(method: str, agents: int) -> dict[str, float]:

@@ -101,6 +101,16 @@ def test_every_row_builds_a_recipe(name: str) -> None:
         assert recipe(row, row.settings(refit_before=()))[0].refit is None
 
 
+def test_settings_reach_ppo() -> None:
+    given = {
+        "learning_rate": 1e-4, "clip": 0.1, "minibatch": 32, "discount": 0.9, "gae": 0.8, "entropy_weight": 0.01,
+        "hidden": (3, 4), "normalise": False, "scale_rewards": False, "bootstrap": False, "anneal": 7,
+    }  # fmt: skip
+    rule = UPDATES["proximal"](METHODS["rpsi-ppo"].settings(**given, passes=2))
+    reached = rule.step.args[0]
+    assert {name: getattr(reached, name) for name in given} == given and reached.epochs == 2
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Training with them
 # ---------------------------------------------------------------------------------------------------------------------
