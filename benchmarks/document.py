@@ -342,7 +342,8 @@ def _together(figures: dict[str, Any], into: Path) -> str:
         for row in figures["rows"]
     ]
     head = ["method", "cores", "agents", "seconds an iteration", "times one agent's", "acting", "update", "steps/s"]
-    return "\n".join([f"## Many agents at once ({figures['device']})\n", _doc("together"), _beside(figures) + table(head, lines)])
+    title = f"## Many agents at once ({figures['device']})\n"
+    return "\n".join([title, _doc("together"), _beside(figures) + table(head, lines)])
 
 
 def _beside(figures: dict[str, Any]) -> str:
