@@ -16,6 +16,7 @@ from rpsp.cli import main
 from rpsp.environments import TASKS
 from rpsp.errors import UsageError
 from rpsp.experiments import paper
+from rpsp.experiments.methods import METHODS
 from rpsp.experiments.results import Result, flat_settings, method_label, task_label, write_result
 
 
@@ -33,6 +34,13 @@ def test_every_figure_of_the_paper_is_there_and_every_plan_is_whole() -> None:
                 assert method_label(flat_settings(dataclasses.asdict(run.config))) in plan.curve_of
                 assert run.config.env is not None
                 assert run.config.iterations == (experiment.iterations or TASKS[run.config.env].iterations)
+
+
+def test_a_method_of_shorter_iterations_is_planned_for_as_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, "rpsi-ppo", dataclasses.replace(METHODS["rpsi-ppo"], samples=2000))
+    runs = [run.config for run in paper.plan("ours", 1, scale=0.1).runs if run.config.method == "rpsi-ppo"]
+    # The paper's iterations on cart-pole have 2000 steps themselves.
+    assert [run.iterations for run in runs] == [20, 250, 250, 250]
 
 
 def test_the_candidates_are_the_papers() -> None:
@@ -97,6 +105,28 @@ def test_results_count_if_they_did_what_was_asked_or_enough() -> None:
     assert paper.far_enough(every, scale=0.3) == [done, begun]
     curve = paper.Found(paper.far_enough(every)).curve("Hopper-v5", "FM")
     assert curve is not None and curve.iterations == 150
+
+
+def test_shorter_iterations_are_put_together_until_they_have_the_papers_steps() -> None:
+    """Here PPO's have a fifth of them; those of SAC stay."""
+
+    def made(method: str, samples: int, **more: Any) -> Result:
+        result = made_up_result("Hopper-v5", method, 0, np.arange(20.0), **more)
+        return dataclasses.replace(result, settings=result.settings | {"samples": samples})
+
+    ppo = made("rpsi-ppo", 2000)
+    found = paper.Found([ppo, made("rpsi-sac, hidden=256/256", 1000), made("fm2", 10_000)])
+    curves = {name: found.curve("Hopper-v5", name) for name in ("RPSI-PPO", "RPSI-SAC", "FM")}
+    assert {name: curve and curve.iterations for name, curve in curves.items()} == {
+        "RPSI-PPO": 4,
+        "RPSI-SAC": 20,
+        "FM": 20,
+    }
+    assert curves["RPSI-PPO"] is not None
+    np.testing.assert_array_equal(curves["RPSI-PPO"].runs[0].returns, [2, 7, 12, 17])
+    assert found.runs["Hopper-v5"]["rpsi-ppo"] == [ppo]  # as it was, where every run is listed
+    begun = made("rpsi-ppo", 2000, iterations=750, finished=False)
+    assert paper.far_enough([begun], scale=4 / 500) == [begun] and paper.far_enough([begun], scale=5 / 500) == []
 
 
 def results_of(plan: paper.Plan, into: Path, rng: np.random.Generator, better: str) -> None:

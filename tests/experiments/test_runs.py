@@ -24,6 +24,7 @@ from rpsp.errors import DivergedError, EnvironmentFailure, UsageError
 from rpsp.experiments import place
 from rpsp.experiments.agents import load
 from rpsp.experiments.config import configured
+from rpsp.experiments.methods import METHODS
 from rpsp.experiments.pool import AT_ONCE, Failure, Job, bundles, settle
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.runs import AMOUNTS, EXPLORATION, Run, read_config, resolve, start
@@ -88,7 +89,7 @@ def test_a_run_directory_is_whole(done: Run) -> None:
     assert done.agent.checkpoint == 5
 
 
-def test_amounts_that_are_left_open_are_the_papers_or_suit_the_episodes() -> None:
+def test_amounts_that_are_left_open_are_the_papers_or_suit_the_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     def amounts(env: str, **given: Any) -> tuple[int | None, ...]:
         config = configured({"env": env, **given})
         found = resolve(config, lambda n: rpsp.make(env, n, max_episode_steps=config.max_episode_steps))
@@ -101,6 +102,11 @@ def test_amounts_that_are_left_open_are_the_papers_or_suit_the_episodes() -> Non
     assert amounts("tasks:Drift-v0", samples=60, iterations=0) == (0, 60, 20, 3, None, 2000)
     assert amounts("tasks:Drift-v0", exploration_episodes=7)[4:] == (7, None)
     assert amounts("tasks:Endless-v0", max_episode_steps=30_000)[1:] == (30_000, 30_000, 1, None, 300_000)
+    # A method may want shorter iterations; then it has as many more of them.
+    monkeypatch.setitem(METHODS, "fm2-ppo", replace(METHODS["fm2-ppo"], samples=2000))
+    assert amounts("InvertedPendulum-v5", method="fm2-ppo") == (200, 2000, 200, 10, 100, None)
+    assert amounts("Hopper-v5", method="fm2-ppo") == (2500, 2000, 1000, 2, 100, None)
+    assert amounts("Hopper-v5", method="fm2-ppo", samples=5000) == (500, 5000, 1000, 5, 100, None)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

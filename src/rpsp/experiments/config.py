@@ -104,7 +104,7 @@ class TrainConfig:
     """Iterations of acting and updating; the paper's in its tasks, elsewhere 100; 300 off-policy."""
     samples: int | None = None
     """Environment steps an iteration, at least; the paper's in its tasks, elsewhere ten episodes' worth, 2000 to 10000;
-    one episode's worth off-policy."""
+    off-policy 1000, or one episode's worth."""
     exploration_episodes: int | None = None
     """Random episodes at the start; the paper's in its tasks."""
     exploration_samples: int | None = None

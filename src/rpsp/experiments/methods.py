@@ -107,6 +107,8 @@ class Method:
     """The settings in which this row differs."""
     ours: bool = False
     """Whether it goes beyond the paper."""
+    samples: int | None = None
+    """Environment steps an iteration, where it learns best from fewer than the task's; at least one episode's."""
 
     def settings(self, **given: Any) -> MethodSettings:
         """This row's settings, some of them given."""
@@ -149,8 +151,8 @@ METHODS: dict[str, Method] = {row.name: row for row in (
     Method("rpsi-alt", "inference", "alternating", "direct inference, refitted; as rpsp-alt", ON_POLICY, ours=True),
     Method("rpsi-ppo", "inference", "proximal", "direct inference, refitted; PPO", {**ON_POLICY, **PPO}, ours=True),
     Method("fm2-ppo", "finite_memory", "proximal", "the last two observations; PPO", {"window": 2, **PPO}, ours=True),
-    Method("rpsi-sac", "inference", "off_policy", "direct inference; SAC", {**STEEP, **SAC}, ours=True),
-    Method("fm2-sac", "finite_memory", "off_policy", "the last two observations; SAC", {"window": 2, **SAC}, ours=True),
+    Method("rpsi-sac", "inference", "off_policy", "direct inference; SAC", {**STEEP, **SAC}, True, 1000),
+    Method("fm2-sac", "finite_memory", "off_policy", "the last two observations; SAC", {"window": 2, **SAC}, True, 1000),
     Method("tabular", "tabular", "policy_alone", "symbols: Bayes rule on a table learned by counting; TRPO"),
 )}
 # fmt: on

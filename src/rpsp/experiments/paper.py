@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from rpsp.experiments.methods import METHODS, REFITTED
 from rpsp.experiments.results import Result, flat_settings, method_label, task_label
 from rpsp.experiments.statistics import Selection, select_best
 from rpsp.experiments.sweeps import PlannedRun, Sweep
+
+if TYPE_CHECKING:
+    from rpsp.environments import Task
 
 Entry = dict[str, Any]
 """Settings of `rpsp train`, as in the lists of a sweep."""
@@ -106,7 +109,7 @@ class Experiment:
     ours: bool = False
     """Whether it goes beyond the paper."""
     iterations: int | None = None
-    """So many, at any scale; otherwise the paper's."""
+    """So many, at any scale; otherwise the paper's, or those of as many steps."""
 
 
 # fmt: off
@@ -207,7 +210,18 @@ def plan(name: str, seeds: int, scale: float = 1.0, select: bool = False, device
         "device": device,
     }
     curve_of = {label_of(entry): curve for curve, found in curves.items() for entry in found}
-    return Plan(name, Sweep.of(given, name).runs, curve_of, scale)
+    runs = Sweep.of(given, name).runs
+    return Plan(name, runs if experiment.iterations else tuple(map(_as_many_steps, runs)), curve_of, scale)
+
+
+def _as_many_steps(run: PlannedRun) -> PlannedRun:
+    """A run in whose iterations a method has fewer steps than the paper, with as many more of them."""
+    from rpsp.environments import TASKS
+
+    task, samples = TASKS[run.config.env or ""], METHODS[run.config.method].samples or math.inf
+    assert run.config.iterations is not None
+    more = task.batch_samples // max(task.max_episode_steps, min(task.batch_samples, samples))
+    return dataclasses.replace(run, config=dataclasses.replace(run.config, iterations=more * run.config.iterations))
 
 
 def candidates(experiment: Experiment) -> dict[str, tuple[Entry, ...]]:
@@ -310,19 +324,37 @@ class Curve:
 
 
 def far_enough(results: Sequence[Result], scale: float = 1.0) -> list[Result]:
-    """The results that count: those of runs that did what was asked of them, or this fraction of the paper's iterations.
+    """The results that count: those of runs that did what was asked of them, or this fraction of the paper's steps.
 
     One that has only begun would cut every other to its own length.
     """
     from rpsp.environments import TASKS
 
     def enough(result: Result) -> bool:
-        task, method = TASKS.get(result.settings["env"]), METHODS.get(result.settings["method"])
-        if task is None or (method is not None and method.update == "off_policy"):  # whose iterations are others
+        if result.finished or (task := TASKS.get(result.settings["env"])) is None:
             return result.finished
-        return result.finished or len(result.returns) >= math.ceil(scale * task.iterations)
+        return len(result.returns) >= scale * task.iterations * _shorter(result, task)
 
     return [result for result in results if not unusable(result) and enough(result)]
+
+
+def of_the_papers_length(result: Result) -> Result:
+    """A result whose iterations have the paper's number of steps: shorter ones, as PPO's, are put together.
+
+    Those of SAC stay: it is held against nothing but SAC, or after equally many steps.
+    """
+    from rpsp.environments import TASKS
+
+    task, method = TASKS.get(result.settings["env"]), METHODS.get(result.settings["method"])
+    if task is None or method is None or method.update == "off_policy":
+        return result
+    count = round(_shorter(result, task))
+    return result.gathered(count) if count > 1 else result
+
+
+def _shorter(result: Result, task: Task) -> float:
+    """How many of a result's iterations have as many steps as one of the paper's."""
+    return task.batch_samples / (result.settings.get("samples") or task.batch_samples)
 
 
 @functools.cache
@@ -347,7 +379,8 @@ class Found:
         """
         there = self.runs.get(task, {})
         labels = labels_of(name)
-        runs = {label: there[label] for label in (labels if select else labels[:1]) if label in there}
+        labels = labels if select else labels[:1]
+        runs = {label: list(map(of_the_papers_length, there[label])) for label in labels if label in there}
         if not runs:
             return None
         most = max(map(len, runs.values()))

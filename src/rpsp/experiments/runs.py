@@ -145,12 +145,15 @@ def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
         """So many, though at most 100 episodes' worth and at least 10."""
         return max(10 * limit, min(100 * limit, usual))
 
-    task = TASKS.get(config.env or "")
+    task, method = TASKS.get(config.env or ""), find_method(config.method)
     usual = task.batch_samples if task else max(limit, min(10_000, max(2_000, 10 * limit)))
     iterations = task.iterations if task else 100
     explored = {"exploration_episodes": task.exploration_episodes} if task else {"exploration_samples": steps(20_000)}
-    if find_method(config.method).update == "off_policy":  # which learns from the exploration too, and between episodes
-        usual, iterations, explored = max(limit, 1000), 300, {"exploration_samples": steps(10_000)}
+    if config.samples is None and method.samples is not None:  # as many steps in all
+        fewer = max(limit, min(usual, method.samples))
+        usual, iterations = fewer, iterations * usual // fewer
+    if method.update == "off_policy":  # which learns from the exploration too, and between episodes
+        iterations, explored = 300, {"exploration_samples": steps(10_000)}
     explored = _exploration(config) or explored
     if len(explored) == 2:
         raise UsageError(
