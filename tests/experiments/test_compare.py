@@ -113,12 +113,16 @@ def test_iterations_of_different_lengths_are_compared_over_as_many_steps(tmp_pat
     found = compare(read(tmp_path), threshold=5.5)
     rows = {row.method: row for row in found.rows}
     assert [row.iterations for row in rows.values()] == [2, 2]
-    assert rows["fm2"].area == 30.0 and rows["fm2-sac"].area == 2.5 + 6.5 and rows["fm2-sac"].seeds == 1
-    assert rows["fm2-sac"].steps_to_reach == read(tmp_path / "short")[0].steps[7]
+    assert (
+        rows["fm2"].area == 30.0
+        and rows["fm2-sac, samples=500"].area == 2.5 + 6.5
+        and rows["fm2-sac, samples=500"].seeds == 1
+    )
+    assert rows["fm2-sac, samples=500"].steps_to_reach == read(tmp_path / "short")[0].steps[7]
     assert found.warnings == [
         "Hopper-v5: iterations have 500 to 2000 steps; short ones are put together, so that all runs are compared over as "
         "many steps.",
-        "left out: Hopper-v5, fm2-sac, seed 1: it has not done 2000 steps yet.",
+        "left out: Hopper-v5, fm2-sac, samples=500, seed 1: it has not done 2000 steps yet.",
         "Hopper-v5: the runs have 2 to 3 iterations; they are compared over the first 2.",
     ]
     # What was put together once is not again.

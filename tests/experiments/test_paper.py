@@ -27,7 +27,8 @@ def test_every_figure_of_the_paper_is_there_and_every_plan_is_whole() -> None:
     for name, experiment in paper.EXPERIMENTS.items():
         for select in (False, True):
             plan = paper.plan(name, 2, select=select)
-            methods = {paper.label_of(method) for method in experiment.methods}
+            changed = [method for methods in experiment.changes.values() for method in methods]
+            methods = {paper.label_of(method) for method in [*experiment.methods, *changed]}
             assert methods <= {*plan.curve_of}
             assert {*plan.curve_of.values()} == {*experiment.curves, *methods}
             for run in plan.runs:
@@ -82,7 +83,7 @@ def test_mistakes_are_said() -> None:
 
 def test_a_change_of_the_differences_is_one_setting_or_one_row() -> None:
     """Against the first of its question; a row of the table is read as its settings."""
-    for question, (first, *others) in paper.DIFFERENCES.items():
+    for question, (first, *others) in [*paper.DIFFERENCES.items(), *paper.TUNING.items()]:
         base = paper.configured({"method": first}) if isinstance(first, str) else paper.configured(first)
         for other in others:
             config = paper.configured({"method": other} if isinstance(other, str) else other)

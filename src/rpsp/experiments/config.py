@@ -403,6 +403,16 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise UsageError(f"config: {str(path)!r} is not TOML ({error}).") from error
 
 
+def usual_samples(env: str | None, method: Method | None = None, limit: int = 1000) -> int:
+    """Environment steps an iteration unless told: the paper's in its tasks, else what suits episodes of this length; of a
+    method that learns best from fewer, those, or an episode's."""
+    from rpsp.environments import TASKS
+
+    task = TASKS.get(env or "")
+    usual = task.batch_samples if task else max(limit, min(10_000, max(2_000, 10 * limit)))
+    return usual if method is None or method.samples is None else max(limit, min(usual, method.samples))
+
+
 def find_method(name: str) -> Method:
     """A row of the table by its name, or a user's own as `package.module:row`."""
     if ":" in name:

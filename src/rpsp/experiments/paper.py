@@ -12,7 +12,7 @@ import functools
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from rpsp.errors import UsageError
 from rpsp.experiments.comparison import Comparison, compare, unusable
-from rpsp.experiments.config import TrainConfig, configured
+from rpsp.experiments.config import TrainConfig, configured, usual_samples
 from rpsp.experiments.methods import METHODS, REFITTED
 from rpsp.experiments.results import Result, flat_settings, method_label, task_label
 from rpsp.experiments.statistics import Selection, select_best
@@ -83,6 +83,19 @@ DIFFERENCES: dict[str, tuple[str | Entry, ...]] = {
     "units that follow the states, finite memory": ("fm2", {"method": "fm2", "renew_units": True}),
 }  # fmt: skip
 """What may make a difference, and the methods that show it: the first as it is, each other with one thing changed."""
+TUNING: dict[str, tuple[str | Entry, ...]] = {
+    "learning rate": ("rpsi-ppo", *_each(("rpsi-ppo",), learning_rate=(1e-4, 1e-3))),
+    "learning rate that falls to nothing": ("rpsi-ppo", {"method": "rpsi-ppo", "anneal": 50}),
+    "passes over a batch": ("rpsi-ppo", *_each(("rpsi-ppo",), passes=(5, 20))),
+    "steps in a gradient": ("rpsi-ppo", *_each(("rpsi-ppo",), minibatch=(64, 1024))),
+    "size of policy and critic": ("rpsi-ppo", {"method": "rpsi-ppo", "hidden": [256, 256]}),
+    "generalised advantages": ("rpsi-ppo", *_each(("rpsi-ppo",), gae=(0.9, 0.98))),
+    "spread of actions at first": ("rpsi-ppo", {"method": "rpsi-ppo", "log_std": -1.0}),
+    "normalised advantages": ("rpsi-ppo", {"method": "rpsi-ppo", "normalise": False}),
+    "scaled rewards": ("rpsi-ppo", {"method": "rpsi-ppo", "scale_rewards": False}),
+    "value after the time limit": ("rpsi-ppo", {"method": "rpsi-ppo", "bootstrap": False}),
+}
+"""PPO's settings, in the same way."""
 TASK_OF = {"cart-pole": "InvertedPendulum-v5", "swimmer": "Swimmer-v5", "hopper": "Hopper-v5", "walker": "Walker2d-v5"}
 EVERY = tuple(TASK_OF.values())
 FURTHER: tuple[Entry, ...] = tuple({"env": env, "observe": "positions"} for env in ("HalfCheetah-v5", "Ant-v5"))
@@ -104,12 +117,14 @@ class Experiment:
     """Names in CURVES: the best of some candidates each."""
     methods: tuple[str | Entry, ...] = ()
     """Methods shown as they are."""
+    changes: Mapping[str, tuple[str | Entry, ...]] = field(default_factory=dict)
+    """Questions and the methods that answer them, as in DIFFERENCES: shown as bars and what each change does."""
     peers: tuple[str, ...] = ()
     """Names in PEERS: drawn beside the rest where there are results of them."""
     ours: bool = False
     """Whether it goes beyond the paper."""
     iterations: int | None = None
-    """So many, at any scale; otherwise the paper's, or those of as many steps."""
+    """So many, at any scale; otherwise the paper's. Of as many steps, where a method's iterations are shorter."""
 
 
 # fmt: off
@@ -147,8 +162,9 @@ EXPERIMENTS: dict[str, Experiment] = {
                              {"env": TASK_OF["hopper"], "obs_latency": 2}, {"env": TASK_OF["hopper"], "dropout": 0.1}),
                             ("GRU", "RPSP-Alt"), ("fm2", "fm5", *_each(("rpsi-trpo",), past=(None, 20, 50))), ours=True),
     "differences": Experiment("what made the difference, one thing changed at a time",
-                              tuple(TASK_OF[name] for name in ("hopper", "walker", "swimmer")), ours=True,
-                              methods=tuple({str(m): m for methods in DIFFERENCES.values() for m in methods}.values())),
+                              tuple(TASK_OF[name] for name in ("hopper", "walker", "swimmer")), changes=DIFFERENCES,
+                              ours=True),
+    "ppo": Experiment("PPO's settings, one changed at a time", LOCOMOTION, changes=TUNING, ours=True, iterations=50),
     "further": Experiment("direct inference by PPO on two further tasks", FURTHER, ("RPSI-PPO",), peers=tuple(PEERS),
                           ours=True, iterations=100),
     "off-policy": Experiment("learning from every step again: SAC", LOCOMOTION, ("RPSI-SAC", "FM-SAC"),
@@ -210,23 +226,23 @@ def plan(name: str, seeds: int, scale: float = 1.0, select: bool = False, device
         "device": device,
     }
     curve_of = {label_of(entry): curve for curve, found in curves.items() for entry in found}
-    runs = Sweep.of(given, name).runs
-    return Plan(name, runs if experiment.iterations else tuple(map(_as_many_steps, runs)), curve_of, scale)
+    return Plan(name, tuple(map(_as_many_steps, Sweep.of(given, name).runs)), curve_of, scale)
 
 
 def _as_many_steps(run: PlannedRun) -> PlannedRun:
-    """A run in whose iterations a method has fewer steps than the paper, with as many more of them."""
-    from rpsp.environments import TASKS
-
-    task, samples = TASKS[run.config.env or ""], METHODS[run.config.method].samples or math.inf
-    assert run.config.iterations is not None
-    more = task.batch_samples // max(task.max_episode_steps, min(task.batch_samples, samples))
-    return dataclasses.replace(run, config=dataclasses.replace(run.config, iterations=more * run.config.iterations))
+    """A run in whose iterations there are fewer steps than the task's, with as many more of them; SAC's are its own."""
+    config, method = run.config, METHODS[run.config.method]
+    if method.update == "off_policy" or config.iterations is None:
+        return run
+    samples = config.samples or usual_samples(config.env, method)
+    iterations = round(config.iterations * usual_samples(config.env) / samples)
+    return dataclasses.replace(run, config=dataclasses.replace(config, iterations=iterations))
 
 
 def candidates(experiment: Experiment) -> dict[str, tuple[Entry, ...]]:
     """What every curve of an experiment may be the best of; a method shown as it is goes by its own label."""
-    shown = [{"method": method} if isinstance(method, str) else method for method in experiment.methods]
+    methods = (*experiment.methods, *(method for asked in experiment.changes.values() for method in asked))
+    shown = [{"method": method} if isinstance(method, str) else method for method in methods]
     return {curve: CURVES[curve] for curve in experiment.curves} | {label_of(entry): (entry,) for entry in shown}
 
 

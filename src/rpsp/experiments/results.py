@@ -28,7 +28,7 @@ import numpy as np
 from jaxtyping import Float
 
 from rpsp.errors import FileFormatError, UsageError
-from rpsp.experiments.config import Sensors
+from rpsp.experiments.config import Sensors, usual_samples
 from rpsp.experiments.methods import METHODS
 
 CURVES = {
@@ -112,8 +112,14 @@ def task_label(settings: Mapping[str, Any], also: Iterable[str] = ()) -> str:
 def method_label(settings: Mapping[str, Any], also: Iterable[str] = ()) -> str:
     """The method and where it differs from its defaults, as in "rpsp-alt, dimension=10"; and what `also` names.
 
-    The defaults of a user's own method are not known without importing it: only what `also` names is told.
+    The defaults of a user's own method are not known without importing it: only what `also` names is told. Of a row that
+    has its own number of steps an iteration, others are told.
     """
+    row, samples = METHODS.get(settings["method"]), settings.get("samples")
+    if row is not None and row.samples is not None and samples is not None:
+        limit = settings.get("max_episode_steps")
+        usual = usual_samples(settings.get("env"), row, limit if isinstance(limit, int) else 1000)
+        also = also if samples == usual else dict.fromkeys([*also, "samples"])
     return _label(settings, "method", _defaults(settings["method"]), also)
 
 

@@ -20,7 +20,6 @@ from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments import claims, statistics
 from rpsp.experiments.comparison import Row, compare, metric_values
 from rpsp.experiments.paper import (
-    DIFFERENCES,
     EVERY,
     EXPERIMENTS,
     PEERS,
@@ -422,8 +421,8 @@ def _experiment(name: str, found: Found, figures: dict[str, Callable[[], Figure]
     """Figures and tables of an experiment; empty if there is no curve of it."""
     experiment = EXPERIMENTS[name]
     curves = {select: _curves(experiment, found, select) for select in (False, True)}
-    changes = _changes(found) if name == "differences" else ""
-    if not curves[True] or (name == "differences" and not changes):
+    changes = _changes(experiment, found)
+    if not curves[True] or (experiment.changes and not changes):
         return ""
     parts = [f"## {name}: {experiment.about}\n", _absent(experiment, curves[True])]
     for select, shown in curves.items():
@@ -497,12 +496,12 @@ def _numbers(row: Row, curve: Curve) -> list[str]:
     return [f"{row.seeds} × {curve.iterations}", *values]
 
 
-def _changes(found: Found) -> str:
+def _changes(experiment: Experiment, found: Found) -> str:
     """A table a task: question by question what one change does, tested against the method without it."""
     parts = []
-    for task in task_labels(EXPERIMENTS["differences"]):
+    for task in task_labels(experiment):
         lines = []
-        for question, methods in DIFFERENCES.items():
+        for question, methods in experiment.changes.items():
             labels = [label_of(method) for method in methods]
             curves = {label: curve for label in labels if (curve := found.curve(task, label))}
             if labels[0] not in curves or len(curves) < 2:

@@ -24,6 +24,7 @@ from rpsp.experiments.config import (
     import_plugin,
     named_modules,
     plugin_flag,
+    usual_samples,
 )
 from rpsp.experiments.methods import MethodSettings
 from rpsp.experiments.place import Place, summary_writer
@@ -146,12 +147,11 @@ def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
         return max(10 * limit, min(100 * limit, usual))
 
     task, method = TASKS.get(config.env or ""), find_method(config.method)
-    usual = task.batch_samples if task else max(limit, min(10_000, max(2_000, 10 * limit)))
+    samples = config.samples or usual_samples(config.env, method, limit)
     iterations = task.iterations if task else 100
+    if config.samples is None:  # as many steps in all
+        iterations = round(iterations * usual_samples(config.env, limit=limit) / samples)
     explored = {"exploration_episodes": task.exploration_episodes} if task else {"exploration_samples": steps(20_000)}
-    if config.samples is None and method.samples is not None:  # as many steps in all
-        fewer = max(limit, min(usual, method.samples))
-        usual, iterations = fewer, iterations * usual // fewer
     if method.update == "off_policy":  # which learns from the exploration too, and between episodes
         iterations, explored = 300, {"exploration_samples": steps(10_000)}
     explored = _exploration(config) or explored
@@ -160,7 +160,6 @@ def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
             f"exploration_samples: {config.exploration_samples} steps and {config.exploration_episodes} episodes "
             "(exploration_episodes) are given; say one of them."
         )
-    samples = config.samples or usual
     if samples < limit:
         raise UsageError(
             f"samples: {samples} is less than one episode, which may last {limit} steps; choose at least {limit}, or "
