@@ -1,8 +1,9 @@
 """What was claimed, as data; what the results say of it: holds, does not hold, undecided.
 
 A claim is one or more duels: on a task, the best of some curves against a rival, by the area under the curve or another
-metric. A duel needs three runs on either side. Its test is Welch's, corrected by Holm over all duels of the page; a
-difference of less than a twentieth of the rival's value is held to be none, which is what the plain 95 % interval is asked:
+metric. A duel needs three runs on either side. Its test is Welch's, corrected by Holm over the duels of all claims that are
+judged together (the paper's; ours); a difference of less than a twentieth of the rival's value is held to be none, which is
+what the plain 95 % interval is asked:
 
     better      holds if the challenger is above the rival significantly; does not if significantly below, or if the
                 interval leaves it no advantage of a twentieth
