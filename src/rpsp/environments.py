@@ -102,6 +102,8 @@ class Disturbance:
 
     stream: ClassVar[int] = 0
     """Tells the random streams of different disturbances with the same seed apart."""
+    draws: ClassVar[bool] = True
+    """Whether there is anything random in it: to seed a generator takes a tenth of a reset."""
 
     def attach(
         self, num_envs: int, observation_space: gymnasium.Space, action_space: gymnasium.Space
@@ -117,7 +119,7 @@ class Disturbance:
         """Deliver after a reset of these rows; `readings` and `seeds` have an entry for every row of the batch."""
         for row in rows:
             seed = seeds[row]
-            if seed is not None:
+            if seed is not None and self.draws:
                 self._generators[row] = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(self.stream,)))
         self._active[rows] = True
         self._delivered[rows] = self.first(rows, readings[rows])
@@ -149,6 +151,8 @@ class Disturbance:
 
 class Selection(Disturbance):
     """Only some coordinates are observed."""
+
+    draws = False
 
     def __init__(self, indices: Sequence[int]) -> None:
         self._indices = list(indices)
@@ -193,6 +197,8 @@ class Noise(Disturbance):
 class Latency(Disturbance):
     """Readings arrive `steps` steps late; until the first can, the reset's reading is repeated."""
 
+    draws = False
+
     def __init__(self, steps: int) -> None:
         self._steps = _checked_steps("obs_latency (the steps of ObservationLatency)", steps)
 
@@ -217,6 +223,8 @@ class Delay(Disturbance):
     The null action is the middle of the range (0 where it is unbounded): 0 once actions are scaled to [-1, 1].
     Of a `Discrete` space it is the first action.
     """
+
+    draws = False
 
     def __init__(self, steps: int) -> None:
         self._steps = _checked_steps("act_latency (the steps of ActionLatency)", steps)

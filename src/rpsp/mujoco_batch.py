@@ -350,7 +350,8 @@ class MujocoBatch(VectorEnv):
     def _observe(self, now: Snapshot) -> Floats:
         skipped = self.observation_structure.get("skipped_qpos", 0)
         limit = self._formulas.velocity_limit
-        parts = [now.positions[:, skipped:], np.clip(now.velocities, -limit, limit)]
+        # Twice as fast as np.clip, once a step.
+        parts = [now.positions[:, skipped:], np.minimum(np.maximum(now.velocities, -limit), limit)]
         if self.observation_structure.get("cfrc_ext", 0):
             parts.append(_clipped_forces(self._template, now)[:, 6:])  # all bodies but the world, six numbers each
         return np.concatenate(parts, axis=1)
