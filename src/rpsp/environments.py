@@ -103,7 +103,7 @@ class Disturbance:
     stream: ClassVar[int] = 0
     """Tells the random streams of different disturbances with the same seed apart."""
     draws: ClassVar[bool] = True
-    """Whether there is anything random in it: to seed a generator takes a tenth of a reset."""
+    """Whether there is anything random in it: to seed a generator takes a sixth of a reset."""
 
     def attach(
         self, num_envs: int, observation_space: gymnasium.Space, action_space: gymnasium.Space
