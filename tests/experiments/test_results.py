@@ -241,12 +241,12 @@ def test_mixed_versions_are_told_once(tmp_path):
 def test_a_result_file_says_the_same_in_little_space(tmp_path):
     rng = np.random.default_rng(0)
     run = write_run(
-        tmp_path / "run", (3000 * rng.random(300)).tolist(), method="rpsi-ppo", obs_noise=0.1, seed=3, out="private"
+        tmp_path / "run", (3000 * rng.random(300)).tolist(), method="rpsi-alt", obs_noise=0.1, seed=3, out="private"
     )
     (whole,), _ = r.read_results([run])
     whole = dataclasses.replace(whole, prediction_errors=1e-4 * rng.random(300), persistence_errors=rng.random(300))
     path = r.write_result(whole, tmp_path / "results")
-    assert path.name == "Hopper-v5__obs_noise=0.1__rpsi-ppo__s3.result.json"
+    assert path.name == "Hopper-v5__obs_noise=0.1__rpsi-alt__s3.result.json"
     assert path.stat().st_size < 10_000 and "private" not in path.read_text()
     (kept,), warnings = r.read_results([tmp_path / "results"])
     assert warnings == [] and r.read_results([path])[0][0].source == path

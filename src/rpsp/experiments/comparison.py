@@ -183,22 +183,21 @@ def comparable(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
 
 
 def _of_equal_iterations(task: str, runs: list[Result]) -> tuple[list[Result], list[str]]:
-    """Runs of a task whose iterations have about as many environment steps as the longest, and what was done to them."""
+    """Runs of a task whose iterations have as many environment steps as the longest, and what was done to them."""
     samples = [run.settings.get("samples") or 0 for run in runs]
-    longest = max(samples)
-    counts = [round(longest / each) if each else 1 for each in samples]
-    if max(counts) == 1:
+    longest, shortest = max(samples), min(filter(None, samples), default=0)
+    if longest == shortest:
         return runs, []
     said = [
-        f"{task}: iterations have {min(filter(None, samples))} to {longest} steps; short ones are put together, so that all "
-        "runs are compared over as many steps."
+        f"{task}: iterations have {shortest} to {longest} steps; short ones are put together, so that all runs are compared "
+        "over as many steps."
     ]
     kept = []
-    for run, count in zip(runs, counts, strict=True):
-        if len(run.returns) < count:
+    for run, own in zip(runs, samples, strict=True):
+        if 0 < own * len(run.returns) < longest:
             said.append(f"left out: {task}, {run.method}, seed {run.seed}: it has not done {longest} steps yet.")
         else:
-            kept.append(run if count == 1 else run.gathered(count))
+            kept.append(run.gathered(longest) if 0 < own < longest else run)
     return kept, said
 
 

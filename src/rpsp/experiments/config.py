@@ -101,10 +101,11 @@ class TrainConfig:
     seeds: int = 1
     """Train so many seeds, from `seed` on, one process a core; each gets a directory of its own under --out."""
     iterations: int | None = None
-    """Iterations of acting and updating; the paper's in its tasks, elsewhere 100; 300 off-policy."""
+    """Iterations of acting and updating; the paper's in its tasks, elsewhere 100, of as many steps in all where a
+    method's are shorter; 300 off-policy."""
     samples: int | None = None
     """Environment steps an iteration, at least; the paper's in its tasks, elsewhere ten episodes' worth, 2000 to 10000;
-    off-policy 1000, or one episode's worth."""
+    PPO at most 4000 and off-policy 1000, or one episode's worth."""
     exploration_episodes: int | None = None
     """Random episodes at the start; the paper's in its tasks."""
     exploration_samples: int | None = None

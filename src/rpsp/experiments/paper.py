@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,9 +25,6 @@ from rpsp.experiments.methods import METHODS, REFITTED
 from rpsp.experiments.results import Result, flat_settings, method_label, task_label
 from rpsp.experiments.statistics import Selection, select_best
 from rpsp.experiments.sweeps import PlannedRun, Sweep
-
-if TYPE_CHECKING:
-    from rpsp.environments import Task
 
 Entry = dict[str, Any]
 """Settings of `rpsp train`, as in the lists of a sweep."""
@@ -60,7 +57,7 @@ CURVES: dict[str, tuple[Entry, ...]] = {
     "RPSP-Alt": _each(("rpsp-alt+obs", "rpsp-alt"), **SIZES),
     "RPSP-Alt, refitted": _each(("rpsp-alt+obs", "rpsp-alt"), refit_before=(REFIT_BEFORE,)),
     "RPSI-TRPO": (*_each(("rpsi-trpo",), past=(None, 20, 50)), *_each(("rpsi-trpo",), **WIDER)),
-    "RPSI-PPO": _each(("rpsi-ppo",)),
+    "RPSI-PPO": _each(("rpsi-ppo",), samples=(None, 10_000)),
     "RPSI-SAC": (*_each(("rpsi-sac",), **LARGE), *_each(("rpsi-sac",), **LARGE, normed=(False,), **REFITTED_OFTEN)),
     "FM-SAC": _each(("fm2-sac",), **LARGE, normed=(None, False)),
 }
@@ -79,13 +76,14 @@ DIFFERENCES: dict[str, tuple[str | Entry, ...]] = {
     "trust region of the policy, finite memory": ("fm2", *_each(("fm2",), **WIDER)),
     "trust region of the policy, GRU": ("gru32", *_each(("gru32",), **WIDER)),
     "units that follow the states, TRPO": ("rpsi-trpo", {"method": "rpsi-trpo", "renew_units": False}),
-    "units that follow the states, PPO": ("rpsi-ppo", {"method": "rpsi-ppo", "renew_units": False}),
+    "units that follow the states, PPO": _each(("rpsi-ppo",), samples=(10_000,), renew_units=(None, False)),
     "units that follow the states, finite memory": ("fm2", {"method": "fm2", "renew_units": True}),
 }  # fmt: skip
 """What may make a difference, and the methods that show it: the first as it is, each other with one thing changed."""
 TUNING: dict[str, tuple[str | Entry, ...]] = {
+    "steps an iteration": ("rpsi-ppo", *_each(("rpsi-ppo",), samples=(2_000, 10_000))),
     "learning rate": ("rpsi-ppo", *_each(("rpsi-ppo",), learning_rate=(1e-4, 1e-3))),
-    "learning rate that falls to nothing": ("rpsi-ppo", {"method": "rpsi-ppo", "anneal": 50}),
+    "learning rate that falls to nothing": ("rpsi-ppo", {"method": "rpsi-ppo", "anneal": 125}),
     "passes over a batch": ("rpsi-ppo", *_each(("rpsi-ppo",), passes=(5, 20))),
     "steps in a gradient": ("rpsi-ppo", *_each(("rpsi-ppo",), minibatch=(64, 1024))),
     "size of policy and critic": ("rpsi-ppo", {"method": "rpsi-ppo", "hidden": [256, 256]}),
@@ -349,28 +347,22 @@ def far_enough(results: Sequence[Result], scale: float = 1.0) -> list[Result]:
     def enough(result: Result) -> bool:
         if result.finished or (task := TASKS.get(result.settings["env"])) is None:
             return result.finished
-        return len(result.returns) >= scale * task.iterations * _shorter(result, task)
+        samples = result.settings.get("samples") or task.batch_samples
+        return samples * len(result.returns) >= scale * task.iterations * task.batch_samples
 
     return [result for result in results if not unusable(result) and enough(result)]
 
 
 def of_the_papers_length(result: Result) -> Result:
-    """A result whose iterations have the paper's number of steps: shorter ones, as PPO's, are put together.
+    """A result whose iterations have the task's number of steps, the paper's: shorter ones, as PPO's, are put together.
 
     Those of SAC stay: it is held against nothing but SAC, or after equally many steps.
     """
-    from rpsp.environments import TASKS
-
-    task, method = TASKS.get(result.settings["env"]), METHODS.get(result.settings["method"])
-    if task is None or method is None or method.update == "off_policy":
+    settings, method = result.settings, METHODS.get(result.settings["method"])
+    if method is None or method.update == "off_policy":
         return result
-    count = round(_shorter(result, task))
-    return result.gathered(count) if count > 1 else result
-
-
-def _shorter(result: Result, task: Task) -> float:
-    """How many of a result's iterations have as many steps as one of the paper's."""
-    return task.batch_samples / (result.settings.get("samples") or task.batch_samples)
+    usual = usual_samples(settings["env"], limit=settings.get("max_episode_steps") or 1000)
+    return result.gathered(usual) if (settings.get("samples") or usual) < usual else result
 
 
 @functools.cache

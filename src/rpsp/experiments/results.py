@@ -16,6 +16,7 @@ import functools
 import hashlib
 import io
 import json
+import math
 import os
 import re
 from collections import defaultdict
@@ -78,12 +79,24 @@ class Result:
         """The first so many iterations alone."""
         return dataclasses.replace(self, **{name: getattr(self, name)[:iterations] for name in CURVES})
 
-    def gathered(self, count: int) -> Result:
-        """So many iterations at a time as one: means of their curves, steps up to the last. What is left over goes."""
-        blocks = {name: getattr(self, name)[: len(self.returns) // count * count].reshape(-1, count) for name in CURVES}
-        curves = {name: block[:, -1] if name == "steps" else block.mean(axis=1) for name, block in blocks.items()}
-        settings = {**self.settings, "samples": count * self.settings["samples"]}
-        return dataclasses.replace(self, settings=settings, iterations=self.iterations // count, **curves)
+    def gathered(self, samples: int) -> Result:
+        """Short iterations put together to some of so many steps each: means of their curves. What is left over goes.
+
+        An iteration that lies in two of them counts in both by its share: five of 4000 steps make two of 10 000.
+        """
+        own = self.settings["samples"]
+        ends = samples * np.arange(1, len(self.returns) * own // samples + 1)
+        measure = math.gcd(own, samples)
+
+        def means(curve: np.ndarray) -> np.ndarray:
+            shares = np.repeat(curve, own // measure)[: len(ends) * (samples // measure)]
+            return shares.reshape(len(ends), -1).mean(axis=1)
+
+        curves = {name: means(getattr(self, name)) for name in CURVES if name != "steps"}
+        curves["steps"] = np.interp(ends, own * np.arange(len(self.steps) + 1), np.append(0, self.steps))
+        return dataclasses.replace(
+            self, settings={**self.settings, "samples": samples}, iterations=self.iterations * own // samples, **curves
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
