@@ -19,7 +19,7 @@ from rpsp.experiments.pool import cores
 from rpsp.together import train_together
 
 METHODS: dict[str, dict[str, Any]] = {
-    "rpsi-sac": {"hidden": [256, 256], "capacity": 100_000, "refit_before": []},
+    "rpsi-sac": {"hidden": [256, 256], "capacity": 100_000, "exploration_samples": 2_000, "refit_before": []},
     "rpsi-ppo": {"refit_before": []},
 }
 AGENTS = (1, 2, 4, 8, 16, 32, 64)

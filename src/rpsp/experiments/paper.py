@@ -49,6 +49,8 @@ WIDER = {"max_kl": (2e-2, 5e-2)}
 REFIT_BEFORE = [5, 12, 25, 40]
 LARGE = {"hidden": ([256, 256],)}
 REFITTED_OFTEN = {"refit_before": (list(REFITTED["refit_before"]),)}
+FORMER = {"log_std": (0.0,), "samples": (10_000,)}
+"""PPO before it was tuned."""
 CURVES: dict[str, tuple[Entry, ...]] = {
     "FM": (*_each(("fm2", "fm1", "fm5")), *_each(("fm2",), renew_units=(True,)), *_each(("fm2",), **WIDER)),
     "GRU": (*_each(("gru32", "gru16", "gru64", "gru128"), max_kl=(None, 1e-3)), *_each(("gru32",), **WIDER)),
@@ -57,7 +59,7 @@ CURVES: dict[str, tuple[Entry, ...]] = {
     "RPSP-Alt": _each(("rpsp-alt+obs", "rpsp-alt"), **SIZES),
     "RPSP-Alt, refitted": _each(("rpsp-alt+obs", "rpsp-alt"), refit_before=(REFIT_BEFORE,)),
     "RPSI-TRPO": (*_each(("rpsi-trpo",), past=(None, 20, 50)), *_each(("rpsi-trpo",), **WIDER)),
-    "RPSI-PPO": _each(("rpsi-ppo",), samples=(None, 10_000)),
+    "RPSI-PPO": (*_each(("rpsi-ppo",)), *_each(("rpsi-ppo",), **FORMER)),
     "RPSI-SAC": (*_each(("rpsi-sac",), **LARGE), *_each(("rpsi-sac",), **LARGE, normed=(False,), **REFITTED_OFTEN)),
     "FM-SAC": _each(("fm2-sac",), **LARGE, normed=(None, False)),
 }
@@ -76,22 +78,33 @@ DIFFERENCES: dict[str, tuple[str | Entry, ...]] = {
     "trust region of the policy, finite memory": ("fm2", *_each(("fm2",), **WIDER)),
     "trust region of the policy, GRU": ("gru32", *_each(("gru32",), **WIDER)),
     "units that follow the states, TRPO": ("rpsi-trpo", {"method": "rpsi-trpo", "renew_units": False}),
-    "units that follow the states, PPO": _each(("rpsi-ppo",), samples=(10_000,), renew_units=(None, False)),
+    "units that follow the states, PPO": _each(("rpsi-ppo",), **FORMER, renew_units=(None, False)),
     "units that follow the states, finite memory": ("fm2", {"method": "fm2", "renew_units": True}),
 }  # fmt: skip
 """What may make a difference, and the methods that show it: the first as it is, each other with one thing changed."""
+
+
+def _tuned(**grid: Sequence[Any]) -> tuple[Entry, ...]:
+    """PPO as it was when it was tuned, with a spread of actions of 1 at first; then with every value of a setting."""
+    return (*_each(("rpsi-ppo",), log_std=(0.0,)), *_each(("rpsi-ppo",), log_std=(0.0,), **grid))
+
+
 TUNING: dict[str, tuple[str | Entry, ...]] = {
-    "steps an iteration": ("rpsi-ppo", *_each(("rpsi-ppo",), samples=(2_000, 10_000))),
-    "learning rate": ("rpsi-ppo", *_each(("rpsi-ppo",), learning_rate=(1e-4, 1e-3))),
-    "learning rate that falls to nothing": ("rpsi-ppo", {"method": "rpsi-ppo", "anneal": 125}),
-    "passes over a batch": ("rpsi-ppo", *_each(("rpsi-ppo",), passes=(5, 20))),
-    "steps in a gradient": ("rpsi-ppo", *_each(("rpsi-ppo",), minibatch=(64, 1024))),
-    "size of policy and critic": ("rpsi-ppo", {"method": "rpsi-ppo", "hidden": [256, 256]}),
-    "generalised advantages": ("rpsi-ppo", *_each(("rpsi-ppo",), gae=(0.9, 0.98))),
-    "spread of actions at first": ("rpsi-ppo", {"method": "rpsi-ppo", "log_std": -1.0}),
-    "normalised advantages": ("rpsi-ppo", {"method": "rpsi-ppo", "normalise": False}),
-    "scaled rewards": ("rpsi-ppo", {"method": "rpsi-ppo", "scale_rewards": False}),
-    "value after the time limit": ("rpsi-ppo", {"method": "rpsi-ppo", "bootstrap": False}),
+    "spread of actions at first": _each(("rpsi-ppo",), log_std=(0.0, None)),
+    "steps an iteration": _tuned(samples=(2_000, 10_000)),
+    "learning rate": _tuned(learning_rate=(1e-4, 1e-3)),
+    "learning rate that falls to nothing": _tuned(anneal=(125,)),
+    "passes over a batch": _tuned(passes=(5, 20)),
+    "steps in a gradient": _tuned(minibatch=(64, 1024)),
+    "size of policy and critic": _tuned(**LARGE),
+    "generalised advantages": _tuned(gae=(0.9, 0.98)),
+    "normalised advantages": _tuned(normalise=(False,)),
+    "scaled rewards": _tuned(scale_rewards=(False,)),
+    "value after the time limit": _tuned(bootstrap=(False,)),
+    "with the smaller spread, generalised advantages": _each(("rpsi-ppo",), gae=(None, 0.9)),
+    "with the smaller spread, steps in a gradient": _each(("rpsi-ppo",), minibatch=(None, 64)),
+    "with advantages of 0.9, spread of actions": _each(("rpsi-ppo",), gae=(0.9,), log_std=(0.0, None, -2.0)),
+    "with both, steps in a gradient": _each(("rpsi-ppo",), gae=(0.9,), minibatch=(None, 64)),
 }
 """PPO's settings, in the same way."""
 TASK_OF = {"cart-pole": "InvertedPendulum-v5", "swimmer": "Swimmer-v5", "hopper": "Hopper-v5", "walker": "Walker2d-v5"}

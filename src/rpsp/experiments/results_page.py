@@ -505,21 +505,25 @@ def _changes(experiment: Experiment, found: Found) -> str:
     """A table a task: question by question what one change does, tested against the method without it."""
     parts = []
     for task in task_labels(experiment):
-        lines = []
+        lines, told = [], ("", 0)
         for question, methods in experiment.changes.items():
             labels = [label_of(method) for method in methods]
             curves = {label: curve for label in labels if (curve := found.curve(task, label))}
             if labels[0] not in curves or len(curves) < 2:
                 continue
             rows = compare([run for curve in curves.values() for run in curve.runs], against=labels[0]).rows
-            base = next(row.area for row in rows if row.method == labels[0])
-            for row in sorted(rows, key=lambda row: labels.index(row.method)):
-                first, change = "", _percent(row.area / base - 1)
-                if row.method == labels[0]:
-                    first, change = f"{question}, {_plural(row.iterations, 'iteration')}", ""
-                lines.append([first, f"`{row.method}`", *_numbers(row, curves[row.method]), change, _p(row.p_holm)])
+            base, *others = sorted(rows, key=lambda row: labels.index(row.method))
+            if told != (base.method, base.iterations):
+                told = base.method, base.iterations
+                over = f"*over {_plural(base.iterations, 'iteration')}*"
+                lines.append([over, f"`{base.method}`", *_numbers(base, curves[base.method]), "", ""])
+            for row in others:
+                change = _percent(row.area / base.area - 1) if base.area > 0 else ""
+                numbers = _numbers(row, curves[row.method])
+                lines.append([question, f"`{row.method}`", *numbers, change, _p(row.p_holm)])
+                question = ""
         if lines:
-            parts += [f"**{task}**:\n", table(["compared over", "", *NUMBERS, "change of area", "p, Holm"], lines, 2)]
+            parts += [f"**{task}**:\n", table(["what is changed", "", *NUMBERS, "change of area", "p, Holm"], lines, 2)]
     return "\n".join(parts)
 
 
