@@ -265,3 +265,13 @@ def test_train_then_eval(trained, capsys):
     assert capsys.readouterr().out == ""
     assert run("eval", str(out), "--checkpoint", "3", "--stochastic", "--episodes", "2") == 0
     assert "checkpoint 3" in capsys.readouterr().out
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    """As in `rpsp train --help | head`: no traceback, and the exit code that a shell gives a closed pipe."""
+    command = [sys.executable, "-c", "from rpsp.cli import main; main()", "train", "--help"]
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "wb") as out:
+        found = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, timeout=120)
+    assert (found.returncode, found.stderr) == (141, b"")

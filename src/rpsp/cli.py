@@ -41,7 +41,10 @@ DESCRIPTION = "Reinforcement learning when the agent cannot see the whole state:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run one command and exit: 0 ok, 2 usage, 3 bad file, 4 diverged, 5 disk, 6 environment, 130/143 interrupted."""
+    """Run one command and exit: 0 ok, 2 usage, 3 bad file, 4 diverged, 5 disk, 6 environment, 130/143 interrupted.
+
+    And 141 where whoever read what is printed has left, as `rpsp train --help | head` does.
+    """
     alone = arguments is None  # the process is this command's own
     arguments = sys.argv[1:] if arguments is None else arguments
     # Before numpy is imported: the regressions are small, and two BLAS threads on a busy machine mostly wait for each other.
@@ -62,6 +65,8 @@ def main(arguments: list[str] | None = None) -> None:
         sentence = f"rpsp: {error}".replace("\n", " ")  # it may quote what others have to say
         print("\n".join([sentence, *_notes(error)]), file=sys.stderr)
         sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.exit(141)
     except BaseException as error:
         # An import that was cut short may say so in its own way; what came is remembered.
         interrupt = error if isinstance(error, KeyboardInterrupt) else next(iter(PENDING), None)
@@ -77,6 +82,16 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(code)
     finally:
         PENDING.clear()  # it is this command's, not that of whatever the program does next
+        if alone:
+            _flush()
+
+
+def _flush() -> None:
+    """Print what is still to be printed, unless there is nobody to read it: Python's own end would complain."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parse(arguments: list[str]) -> Any:
