@@ -211,14 +211,16 @@ def test_help_shows_the_defaults_of_the_method_that_is_named(capsys):
     assert "64 64" in printed["rpsi-ppo"] and "64 64" not in printed["fm2"]
 
 
-def test_methods_are_listed(capsys):
-    from rpsp.experiments.methods import METHODS
+def test_methods_are_listed(capsys, monkeypatch):
+    from rpsp.experiments.methods import METHODS, Method
 
+    monkeypatch.setitem(METHODS, "own", Method("own", "gru", run, "a row that this program has added"))
     assert run("methods", "--json") == 0
     printed = capsys.readouterr().out
     rows = json.loads(printed.splitlines()[-1])["methods"]
     assert [row["name"] for row in rows] == list(METHODS)
     assert all(name in printed for name in METHODS) and "ours" in printed
+    assert rows[-1]["update"] == "run"
 
 
 @pytest.fixture(scope="module")

@@ -628,10 +628,13 @@ def methods_command(config: configs.MethodsConfig) -> None:
     from rpsp.experiments.methods import METHODS
 
     table = _table("", "method", "filter", "update", "what it is")
+    rows = []
     for row in METHODS.values():
-        table.add_row("ours" if row.ours else "", row.name, str(row.belief), str(row.update), row.about)
+        # A row that a program has added may have functions for their names.
+        parts = {name: getattr(part := getattr(row, name), "__name__", str(part)) for name in ("belief", "update")}
+        rows.append(dataclasses.asdict(row) | {"defaults": dict(row.defaults)} | parts)
+        table.add_row("ours" if row.ours else "", row.name, *parts.values(), row.about)
     _console().print(table)
-    rows = [dataclasses.asdict(row) | {"defaults": dict(row.defaults)} for row in METHODS.values()]
     _print_json(config.json, {"methods": rows})
 
 

@@ -77,6 +77,7 @@ DIFFERENCES: dict[str, tuple[str | Entry, ...]] = {
     "trust region of the policy": ("rpsi-trpo", *_each(("rpsi-trpo",), **WIDER)),
     "trust region of the policy, finite memory": ("fm2", *_each(("fm2",), **WIDER)),
     "trust region of the policy, GRU": ("gru32", *_each(("gru32",), **WIDER)),
+    "spread of actions at first": ("rpsi-trpo", {"method": "rpsi-trpo", "log_std": -1.0}),
     "units that follow the states, TRPO": ("rpsi-trpo", {"method": "rpsi-trpo", "renew_units": False}),
     "units that follow the states, PPO": _each(("rpsi-ppo",), **FORMER, renew_units=(None, False)),
     "units that follow the states, finite memory": ("fm2", {"method": "fm2", "renew_units": True}),
@@ -105,6 +106,8 @@ TUNING: dict[str, tuple[str | Entry, ...]] = {
     "with the smaller spread, steps in a gradient": _each(("rpsi-ppo",), minibatch=(None, 64)),
     "with advantages of 0.9, spread of actions": _each(("rpsi-ppo",), gae=(0.9,), log_std=(0.0, None, -2.0)),
     "with both, steps in a gradient": _each(("rpsi-ppo",), gae=(0.9,), minibatch=(None, 64)),
+    "with both, steps an iteration": _each(("rpsi-ppo",), gae=(0.9,), samples=(None, 2_000)),
+    "with both, passes over a batch": _each(("rpsi-ppo",), gae=(0.9,), passes=(None, 20)),
 }
 """PPO's settings, in the same way."""
 TASK_OF = {"cart-pole": "InvertedPendulum-v5", "swimmer": "Swimmer-v5", "hopper": "Hopper-v5", "walker": "Walker2d-v5"}
@@ -176,8 +179,8 @@ EXPERIMENTS: dict[str, Experiment] = {
                               tuple(TASK_OF[name] for name in ("hopper", "walker", "swimmer")), changes=DIFFERENCES,
                               ours=True),
     "ppo": Experiment("PPO's settings, one changed at a time", LOCOMOTION, changes=TUNING, ours=True, iterations=50),
-    "further": Experiment("direct inference by PPO on two further tasks", FURTHER, ("RPSI-PPO",), peers=tuple(PEERS),
-                          ours=True, iterations=100),
+    "further": Experiment("direct inference by PPO on two further tasks", FURTHER, ("RPSI-PPO",), ("fm2-ppo",),
+                          peers=tuple(PEERS), ours=True, iterations=100),
     "off-policy": Experiment("learning from every step again: SAC", LOCOMOTION, ("RPSI-SAC", "FM-SAC"),
                              peers=tuple(PEERS), ours=True, iterations=300),
     "off-policy-disturbed": Experiment("SAC under noise (a tenth of each reading's own spread) and latency", DISTURBED,
