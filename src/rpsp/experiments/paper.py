@@ -87,7 +87,7 @@ DIFFERENCES: dict[str, tuple[str | Entry, ...]] = {
 
 def _tuned(**grid: Sequence[Any]) -> tuple[Entry, ...]:
     """PPO as it was when it was tuned, with a spread of actions of 1 at first; then with every value of a setting."""
-    return (*_each(("rpsi-ppo",), log_std=(0.0,)), *_each(("rpsi-ppo",), log_std=(0.0,), **grid))
+    return _each(("rpsi-ppo",), log_std=(0.0,), **{name: (None, *values) for name, values in grid.items()})
 
 
 TUNING: dict[str, tuple[str | Entry, ...]] = {
