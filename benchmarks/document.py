@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -327,23 +328,32 @@ def _gpu(figures: dict[str, Any], into: Path) -> str:
 
 
 def _together(figures: dict[str, Any], into: Path) -> str:
-    alone = {(row["method"], row["cores"]): row["seconds"] for row in figures["rows"] if row["agents"] == 1}
-    lines = [
-        [
-            row["method"],
-            f"{row['cores']}",
-            f"{row['agents']}",
-            f"{row['seconds']:.2f}",
-            f"{row['seconds'] / alone[row['method'], row['cores']]:.1f}",
-            f"{row['acting_seconds']:.2f}",
-            f"{row['update_seconds']:.2f}",
-            f"{row['steps_of_an_iteration'] / row['seconds']:,.0f}",
+    def times(agents: int, method: str, cores: int, of: str = "seconds") -> list[float]:
+        wanted = method, cores, agents
+        return [row[of] for row in figures["rows"] if (row["method"], row["cores"], row["agents"]) == wanted]
+
+    def line(method: str, cores: int, agents: int) -> list[str]:
+        seconds, acting, update, steps = (
+            times(agents, method, cores, of)
+            for of in ("seconds", "acting_seconds", "update_seconds", "steps_of_an_iteration")
+        )
+        one, all_of_them = statistics.median(times(1, method, cores)), statistics.median(seconds)
+        return [
+            method,
+            f"{cores}",
+            f"{agents}",
+            f"{all_of_them:.2f}" + (f" ({min(seconds):.2f} to {max(seconds):.2f})" if len(seconds) > 1 else ""),
+            f"{all_of_them / one:.1f}",
+            f"{statistics.median(acting):.2f}",
+            f"{statistics.median(update):.2f}",
+            f"{statistics.median(steps) / all_of_them:,.0f}",
         ]
-        for row in figures["rows"]
-    ]
+
+    measured = dict.fromkeys((row["method"], row["cores"], row["agents"]) for row in figures["rows"])
     head = ["method", "cores", "agents", "seconds an iteration", "times one agent's", "acting", "update", "steps/s"]
     title = f"## Many agents at once ({figures['device']})\n"
-    return "\n".join([title, _doc("together"), _beside(figures) + table(head, lines)])
+    text = _doc("together") + "\nOf what was measured several times, the median (and from where to where).\n"
+    return "\n".join([title, text, _beside(figures) + table(head, [line(*each) for each in measured])])
 
 
 def _beside(figures: dict[str, Any]) -> str:

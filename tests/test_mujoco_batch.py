@@ -275,3 +275,15 @@ def test_bad_arguments_say_what_to_do() -> None:
     batch.reset(seed=0)
     with pytest.raises(UsageError, match=r"actions have shape \(3,\); give \(2, 3\)"):
         batch.step(np.zeros(3))
+
+
+def test_a_model_of_gymnasium_is_made_without_warnings(capfd, tmp_path):
+    MujocoBatch("HalfCheetah-v5").close()
+    assert capfd.readouterr() == ("", "")
+    assert not list(tmp_path.iterdir())  # MuJoCo keeps a log where it runs
+
+
+def test_a_model_of_the_users_own_is_warned_about(capfd):
+    model = Path(gymnasium.__file__).parent / "envs/mujoco/assets/half_cheetah.xml"
+    MujocoBatch("HalfCheetah-v5", xml_file=str(model)).close()
+    assert "settotalmass" in capfd.readouterr().err

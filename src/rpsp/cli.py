@@ -322,13 +322,15 @@ def paper_command(config: configs.PaperConfig) -> None:
         raise UsageError(f"readme: {config.readme!r} shows a part of --page; give that too.")
     names = list(paper.EXPERIMENTS) if listed else paper.find(config.figures)
     plans = [paper.plan(name, config.seeds, config.scale, config.select, config.device) for name in names]
+    kept = [] if config.results is None or not Path(config.results).exists() else read_results([config.results])[0]
+    left = paper.together(plans, kept)
     if listed:
-        _print_json(config.json, {"experiments": _list_experiments(plans, out, config)})
+        _print_json(config.json, {"experiments": _list_experiments(plans, left, out, config)})
         return
     content: dict[str, Any] = {"directory": str(out)}
     try:
-        if plans and not config.draw:
-            content |= run_sweep(paper.together(plans), out, config, _again(config, "paper", *config.figures))
+        if left.runs and not config.draw:
+            content |= run_sweep(left, out, config, _again(config, "paper", *config.figures))
     finally:  # also of what is finished of an interrupted sweep
         if config.results is not None and out.exists() and not config.dry_run:
             for result in read_results([out])[0]:
@@ -349,28 +351,28 @@ def paper_command(config: configs.PaperConfig) -> None:
     _print_json(config.json, content)
 
 
-def _list_experiments(plans: list[Any], out: Path, config: configs.PaperConfig) -> dict[str, Any]:
-    """A row for each: how many runs it has, how many are finished, how long the rest will take."""
-    from rpsp.experiments import paper, sweeps
+def _list_experiments(plans: list[Any], left: Any, out: Path, config: configs.PaperConfig) -> dict[str, Any]:
+    """A row for each: how many runs it has, how many are finished, how long those that are `left` will take."""
+    from rpsp.experiments import sweeps
     from rpsp.experiments.runs import clock
 
     backend = sweeps.open_backend(config.backend, config.jobs, config.address)
-    standings = {job.name: sweeps.standing(job) for job in sweeps.prepare(paper.together(plans), out)}
+    standings = {job.name: sweeps.standing(job) for job in sweeps.prepare(left, out)}
     table, rows = _table("", "figure", "what it shows", "runs", "finished", "time left"), {}
     for plan in plans:
-        own = [standings[run.place] for run in plan.runs]
+        own = [standings[run.place] for run in plan.runs if run.place in standings]
         seconds, _ = sweeps.remaining_seconds(own, backend[1])
         rows[plan.name] = {
             "about": plan.experiment.about,
-            "runs": len(own),
-            "finished": sum(each.finished for each in own),
+            "runs": len(plan.runs),
+            "finished": len(plan.runs) - sum(not each.finished for each in own),
             "expected_seconds": round(seconds, 1),
         }
         table.add_row(
             "ours" if plan.experiment.ours else "",
             plan.name,
             plan.experiment.about,
-            f"{len(own)}",
+            f"{len(plan.runs)}",
             f"{rows[plan.name]['finished']}",
             clock(seconds),
         )
@@ -378,8 +380,9 @@ def _list_experiments(plans: list[Any], out: Path, config: configs.PaperConfig) 
     if not config.quiet:
         _console().print(table)
     total, _ = sweeps.remaining_seconds(list(standings.values()), backend[1])
+    unfinished = sum(not each.finished for each in standings.values())
     say(
-        f"{_runs(len(standings))} in all, some of them in several figures: {clock(total)} on {backend[1]} cores; "
+        f"{_runs(unfinished)} to do, some of them in several figures: {clock(total)} on {backend[1]} cores; "
         "begin with, say: rpsp paper c --seeds 3 --scale 0.1"
     )
     return rows

@@ -12,7 +12,9 @@ environments, the template, and only the formulas of `step` and `reset` are writ
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -230,7 +232,8 @@ class MujocoBatch(VectorEnv):
             raise UsageError(f"num_envs must be at least 1, got {num_envs}; give the number of environments to step")
         if threads is not None and threads < 1:
             raise UsageError(f"threads must be at least 1, got {threads}; leave it out to use every core")
-        made = gymnasium.make(id, max_episode_steps=max_episode_steps, disable_env_checker=True, **env_kwargs)
+        with _unbothered("xml_file" not in env_kwargs):
+            made = gymnasium.make(id, max_episode_steps=max_episode_steps, disable_env_checker=True, **env_kwargs)
         template: Template = made.unwrapped
 
         self.spec = made.spec
@@ -355,6 +358,25 @@ class MujocoBatch(VectorEnv):
         if self.observation_structure.get("cfrc_ext", 0):
             parts.append(_clipped_forces(self._template, now)[:, 6:])  # all bodies but the world, six numbers each
         return np.concatenate(parts, axis=1)
+
+
+_BOTHERED = threading.Lock()
+
+
+@contextmanager
+def _unbothered(by_gymnasium: bool) -> Iterator[None]:
+    """Without MuJoCo's warnings about Gymnasium's own models, which it else prints and adds to a file at every start.
+
+    (HalfCheetah's uses an attribute that MuJoCo is giving up.) Who listens to them is one for all threads.
+    """
+    with _BOTHERED:
+        listener = mujoco.get_mju_user_warning()
+        if by_gymnasium:
+            mujoco.set_mju_user_warning(lambda warning: None)
+        try:
+            yield
+        finally:
+            mujoco.set_mju_user_warning(listener)
 
 
 def _usable_cores() -> int:

@@ -18,7 +18,7 @@ from rpsp.errors import UsageError
 from rpsp.experiments import paper
 from rpsp.experiments.config import usual_samples
 from rpsp.experiments.methods import METHODS
-from rpsp.experiments.results import Result, flat_settings, method_label, task_label, write_result
+from rpsp.experiments.results import Result, flat_settings, method_label, read_results, task_label, write_result
 
 
 def test_every_figure_of_the_paper_is_there_and_every_plan_is_whole() -> None:
@@ -182,8 +182,6 @@ def test_a_peer_is_drawn_beside_ours_whatever_its_length(tmp_path: Path, capsys:
 
 
 def test_a_shorter_run_does_not_count_and_a_longer_one_is_cut(tmp_path: Path) -> None:
-    from rpsp.experiments.results import read_results
-
     results_of(paper.plan("a", 1, scale=0.1), tmp_path, np.random.default_rng(0), "fm2")
     results, _ = read_results([tmp_path])
     assert paper.finished(paper.plan("a", 1, scale=0.2), results) == []
@@ -196,6 +194,25 @@ def test_the_list_says_what_is_left(tmp_path: Path, capsys: Any) -> None:
     rows = json.loads(capsys.readouterr().out.splitlines()[-1])["experiments"]
     assert {*rows} == {*paper.EXPERIMENTS}
     assert rows["h"]["runs"] == 16 and rows["h"]["finished"] == 0 and rows["h"]["expected_seconds"] > 0
+
+
+def test_what_is_kept_is_not_done_again(tmp_path: Path, capsys: Any) -> None:
+    kept, out = tmp_path / "results", tmp_path / "out"
+    results_of(paper.plan("a", 2, scale=0.05), kept, np.random.default_rng(0), "fm2")
+    flags = ["--scale", "0.05", "--out", str(out), "--results", str(kept), "--json"]
+    main(["paper", "a", "--seeds", "2", *flags])
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["experiments"]["a"]["finished"] == 8
+    assert not list(out.rglob("metrics.jsonl"))  # nothing was run, only drawn
+
+    main(["paper", "a", "--seeds", "3", "--dry-run", *flags])
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["runs"] == 4  # the third seed of everything
+    main(["paper", "--seeds", "3", *flags])
+    rows = json.loads(capsys.readouterr().out.splitlines()[-1])["experiments"]
+    assert (rows["a"]["runs"], rows["a"]["finished"]) == (12, 8)
+    assert (rows["b"]["runs"], rows["b"]["finished"]) == (12, 0)
+
+    longer = paper.together([paper.plan("a", 2, scale=0.1)], read_results([kept])[0])
+    assert len(longer.runs) == 8  # what is kept is too short for these
 
 
 @pytest.mark.slow

@@ -254,7 +254,7 @@ class PaperConfig:
     out: str = "runs/paper"
     """The directory of all runs; figures/ and tables/ go there too."""
     results: str | None = None
-    """Keep a small file of every finished run in this directory, and draw from those."""
+    """Keep a small file of every finished run in this directory, and draw from those; what is there is not done again."""
     page: str | None = None
     """Write a Markdown page of all results there are, with the verdict on every claim; its figures go beside it. Alone, with
     no experiment named, nothing is run. Results count that did what was asked of them, or --scale."""

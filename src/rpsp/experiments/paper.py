@@ -78,6 +78,7 @@ DIFFERENCES: dict[str, tuple[str | Entry, ...]] = {
     "trust region of the policy, finite memory": ("fm2", *_each(("fm2",), **WIDER)),
     "trust region of the policy, GRU": ("gru32", *_each(("gru32",), **WIDER)),
     "spread of actions at first": ("rpsi-trpo", {"method": "rpsi-trpo", "log_std": -1.0}),
+    "discount": ("rpsi-trpo", {"method": "rpsi-trpo", "discount": 0.995}),
     "units that follow the states, TRPO": ("rpsi-trpo", {"method": "rpsi-trpo", "renew_units": False}),
     "units that follow the states, PPO": _each(("rpsi-ppo",), **FORMER, renew_units=(None, False)),
     "units that follow the states, finite memory": ("fm2", {"method": "fm2", "renew_units": True}),
@@ -274,10 +275,19 @@ def label_of(method: str | Entry) -> str:
     return method_label(_flat(configured({"method": method} if isinstance(method, str) else method)))
 
 
-def together(plans: Sequence[Plan]) -> Sweep:
-    """All runs of some plans, each once; the first seed of everything first."""
-    runs = {run.place: run for plan in plans for run in plan.runs}
+def together(plans: Sequence[Plan], kept: Sequence[Result] = ()) -> Sweep:
+    """All runs of some plans, each once, but those whose results are kept; the first seed of everything first."""
+    runs: dict[str, PlannedRun] = {}
+    for plan in plans:
+        there = {(result.task, result.method, result.seed) for result in finished(plan, kept)}
+        runs |= {run.place: run for run in plan.runs if _identity(run) not in there}
     return Sweep("paper", tuple(sorted(runs.values(), key=lambda run: run.config.seed)))
+
+
+def _identity(run: PlannedRun) -> tuple[str, str, int]:
+    """Task, method and seed, as a result has them."""
+    settings = _flat(run.config)
+    return task_label(settings), method_label(settings), run.config.seed
 
 
 def _flat(config: TrainConfig) -> dict[str, Any]:
@@ -291,10 +301,7 @@ def _flat(config: TrainConfig) -> dict[str, Any]:
 
 def finished(plan: Plan, results: Sequence[Result]) -> list[Result]:
     """Of some results those that belong to a plan and have come as far as it goes, cut to that length."""
-    wanted = {}
-    for run in plan.runs:
-        settings = _flat(run.config)
-        wanted[task_label(settings), method_label(settings), run.config.seed] = run.config.iterations
+    wanted = {_identity(run): run.config.iterations for run in plan.runs}
     found = []
     for result in results:
         iterations = wanted.get((result.task, result.method, result.seed))
