@@ -329,6 +329,9 @@ def paper_command(config: configs.PaperConfig) -> None:
         return
     content: dict[str, Any] = {"directory": str(out)}
     try:
+        if kept and plans and not config.draw:
+            wanted = len(paper.together(plans).runs)
+            _speaker(config.quiet)(f"{config.results}: {wanted - len(left.runs)} of {_runs(wanted)} are there already")
         if left.runs and not config.draw:
             content |= run_sweep(left, out, config, _again(config, "paper", *config.figures))
     finally:  # also of what is finished of an interrupted sweep

@@ -69,6 +69,9 @@ PEERS = {"RecurrentPPO": "recurrent-ppo"}
 DIFFERENCES: dict[str, tuple[str | Entry, ...]] = {
     "initialisation": ("rpsp-alt", "random-psr"),
     "refits": ("rpsp-alt+obs", {"method": "rpsp-alt+obs", "refit_before": REFIT_BEFORE}),
+    "refits, joint steps": ("rpsp-vrpg+obs", {"method": "rpsp-vrpg+obs", "refit_before": REFIT_BEFORE}),
+    "the policy's part of a joint step": ("rpsp-vrpg+obs", {"method": "rpsp-vrpg+obs", "policy_rate": 30.0}),
+    "time that joint steps look back": ("rpsp-vrpg+obs", {"method": "rpsp-vrpg+obs", "truncate": 10}),
     "trust region on the filter's step": ("rpsp-alt", {"method": "rpsp-alt", "filter_kl": None}),
     "weight of the prediction error": (
         "rpsp-alt", "reactive-psr", *({"method": "rpsp-alt", "prediction_weight": weight} for weight in (0.1, 10.0)),
