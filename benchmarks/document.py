@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -328,32 +329,33 @@ def _gpu(figures: dict[str, Any], into: Path) -> str:
 
 
 def _together(figures: dict[str, Any], into: Path) -> str:
-    def times(agents: int, method: str, cores: int, of: str = "seconds") -> list[float]:
-        wanted = method, cores, agents
-        return [row[of] for row in figures["rows"] if (row["method"], row["cores"], row["agents"]) == wanted]
+    found: dict[tuple[str, int, int], list[dict[str, float]]] = defaultdict(list)
+    for row in figures["rows"]:
+        found[row["method"], row["cores"], row["agents"]].append(row)
 
-    def line(method: str, cores: int, agents: int) -> list[str]:
-        seconds, acting, update, steps = (
-            times(agents, method, cores, of)
-            for of in ("seconds", "acting_seconds", "update_seconds", "steps_of_an_iteration")
+    def middle(key: tuple[str, int, int], of: str = "seconds") -> float:
+        return statistics.median(row[of] for row in found[key])
+
+    lines = []
+    for key, rows in found.items():
+        method, cores, agents = key
+        seconds, all_of_them = middle(key), [row["seconds"] for row in rows]
+        lines.append(
+            [
+                method,
+                f"{cores}",
+                f"{agents}",
+                f"{seconds:.2f}" + (f" ({min(all_of_them):.2f} to {max(all_of_them):.2f})" if len(rows) > 1 else ""),
+                f"{seconds / middle((method, cores, 1)):.1f}",
+                f"{middle(key, 'acting_seconds'):.2f}",
+                f"{middle(key, 'update_seconds'):.2f}",
+                f"{middle(key, 'steps_of_an_iteration') / seconds:,.0f}",
+            ]
         )
-        one, all_of_them = statistics.median(times(1, method, cores)), statistics.median(seconds)
-        return [
-            method,
-            f"{cores}",
-            f"{agents}",
-            f"{all_of_them:.2f}" + (f" ({min(seconds):.2f} to {max(seconds):.2f})" if len(seconds) > 1 else ""),
-            f"{all_of_them / one:.1f}",
-            f"{statistics.median(acting):.2f}",
-            f"{statistics.median(update):.2f}",
-            f"{statistics.median(steps) / all_of_them:,.0f}",
-        ]
-
-    measured = dict.fromkeys((row["method"], row["cores"], row["agents"]) for row in figures["rows"])
     head = ["method", "cores", "agents", "seconds an iteration", "times one agent's", "acting", "update", "steps/s"]
     title = f"## Many agents at once ({figures['device']})\n"
     text = _doc("together") + "\nOf what was measured several times, the median (and from where to where).\n"
-    return "\n".join([title, text, _beside(figures) + table(head, [line(*each) for each in measured])])
+    return "\n".join([title, text, _beside(figures) + table(head, lines)])
 
 
 def _beside(figures: dict[str, Any]) -> str:

@@ -322,14 +322,16 @@ def paper_command(config: configs.PaperConfig) -> None:
         raise UsageError(f"readme: {config.readme!r} shows a part of --page; give that too.")
     names = list(paper.EXPERIMENTS) if listed else paper.find(config.figures)
     plans = [paper.plan(name, config.seeds, config.scale, config.select, config.device) for name in names]
-    kept = [] if config.results is None or not Path(config.results).exists() else read_results([config.results])[0]
+    kept = []
+    if plans and config.results is not None and Path(config.results).exists():
+        kept = read_results([config.results])[0]
     left = paper.together(plans, kept)
     if listed:
         _print_json(config.json, {"experiments": _list_experiments(plans, left, out, config)})
         return
     content: dict[str, Any] = {"directory": str(out)}
     try:
-        if kept and plans and not config.draw:
+        if kept and not config.draw:
             wanted = len(paper.together(plans).runs)
             _speaker(config.quiet)(f"{config.results}: {wanted - len(left.runs)} of {_runs(wanted)} are there already")
         if left.runs and not config.draw:
