@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.paper import EVERY, labels_of
 from rpsp.experiments.results import Result, read_results, write_result
 from rpsp.experiments.results_page import GLANCE, between, document, table, write
+from rpsp.experiments.statistics import mean_and_error, return_at, welch
 
 ROOT = Path(__file__).parents[2]
 
@@ -151,10 +153,14 @@ def test_markdown() -> None:
     assert between("1<!-- m -->\nold<!-- /m -->2", "m", "new\n") == "1<!-- m -->\nnew\n<!-- /m -->2"
 
 
+@cache
+def all_committed() -> list[Result]:
+    return read_results([ROOT / "results"])[0]
+
+
 def test_the_page_is_that_of_the_committed_results() -> None:
     """After new results: `make results`."""
-    results, _ = read_results([ROOT / "results"])
-    made = document(results)
+    made = document(all_committed())
     assert made.text == (ROOT / "docs" / "results.md").read_text(encoding="utf8")
     figures = ROOT / "docs" / "figures"
     drawn = {figures / f"{name}.png" for name in made.figures}
@@ -162,3 +168,48 @@ def test_the_page_is_that_of_the_committed_results() -> None:
     assert all(path.stat().st_size < 100_000 for path in drawn)
     readme = (ROOT / "README.md").read_text(encoding="utf8")
     assert between(readme, "glance", made.glance.replace("{docs}", "docs")) == readme
+
+
+TASKS = {
+    "Hopper": "Hopper-v5",
+    "Walker2d": "Walker2d-v5",
+    "HalfCheetah": "HalfCheetah-v5, observe=positions",
+    "Ant": "Ant-v5, observe=positions",
+}
+
+
+def committed(task: str, method: str, steps: float) -> np.ndarray:
+    """Returns after so many steps of the committed runs."""
+    runs = [run for run in all_committed() if (run.task, run.method) == (task, method)]
+    values = np.array([return_at(steps, run.steps, run.returns) for run in runs])
+    return values[np.isfinite(values)]
+
+
+def typed(page: str, row: str) -> list[str]:
+    """A row of a table in the docs, digits not grouped."""
+    text = (ROOT / "docs" / "training" / page).read_text(encoding="utf8").replace("−", "-")
+    return cells(re.sub(r"(?<=\d)\s(?=\d{3})", "", text), row)
+
+
+def told(values: np.ndarray) -> str:
+    mean, error = mean_and_error(values)
+    return f"{mean:.0f} ± {error:.0f}"
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_table_of_sac_disturbed_is_that_of_the_committed_results(name: str) -> None:
+    row = typed("sac.md", name)[1:]
+    for disturbance, (ours, theirs, p) in {"obs_latency=2": row[:3], "relative_noise=0.1": row[3:]}.items():
+        both = [committed(f"{TASKS[name]}, {disturbance}", f"{m}-sac, hidden=256/256", 3e5) for m in ("rpsi", "fm2")]
+        assert [ours, theirs] == [f"{told(values)} ({len(values)})" for values in both]
+        assert float(p) == pytest.approx(welch(*both).p, rel=0.1)
+
+
+OF_PPO = {"`rpsi-ppo`": "rpsi-ppo", "`fm2-ppo`": "fm2-ppo", "sb3-contrib's": "recurrent-ppo"}
+
+
+@pytest.mark.parametrize("row, method", OF_PPO.items())
+def test_the_table_of_ppo_after_a_million_steps_is_that_of_the_committed_results(row: str, method: str) -> None:
+    for cell, task in zip(typed("ppo.md", row)[1:], TASKS.values(), strict=True):
+        values = committed(task, method, 1e6)
+        assert cell == (told(values) if len(values) else "")
