@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from benchmarks.prepared import prepared
-from rpsp.rollouts import View, action_units, lockstep
+from rpsp.rollouts import action_units, lockstep
 from rpsp.training import begin
 
 LOCKSTEPS, TURNS = 1000, 5
@@ -58,10 +58,7 @@ class Half:
         self.noise = np.ones_like(self.executed)
 
     def act(self) -> np.ndarray:
-        view = View(
-            np.ones(self.n, np.bool_), self.starts, self.seen, self.executed, np.arange(self.n), np.zeros(self.n, int)
-        )
-        self.q, drawn = self.act_all(self.q, view, self.noise)
+        self.q, drawn = self.act_all(self.q, self.executed, self.seen, self.starts, self.noise)
         self.executed = self.units.clip(np.asarray(drawn))
         return self.units.decode(self.executed)
 

@@ -412,8 +412,7 @@ with jax.default_device(second):
         arrays = [x for x in jax.tree.leaves(training.agent) if isinstance(x, jax.Array)]
         assert {device for x in arrays for device in x.devices()} == {second}
         acting = lockstep(training.agent, True)
-        captured = dict(zip(acting.__code__.co_freevars, (c.cell_contents for c in acting.__closure__)))
-        assert {device for x in captured["arrays"] for device in x.devices()} == {first}
+        assert {device for x in acting.args[0] for device in x.devices()} == {first}
 """
     flags = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     subprocess.run([sys.executable, "-c", program], env=flags, check=True)

@@ -23,7 +23,7 @@ from contextlib import closing, contextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import gymnasium
 import numpy as np
@@ -112,7 +112,9 @@ class Disturbance:
         space = self.delivered_space(observation_space)
         self._delivered = np.zeros((num_envs, *(space.shape or ())), space.dtype)
         self._generators = [np.random.default_rng() for _ in range(num_envs)]
-        self._active = np.zeros(num_envs, np.bool_)
+        self._active: Bools | None = np.zeros(num_envs, np.bool_)
+        """The rows whose episodes go on; None where that is all of them."""
+        self._everyone = np.arange(num_envs)
         return space
 
     def start(self, rows: Rows, seeds: Sequence[int | None], readings: Array) -> Array:
@@ -121,7 +123,8 @@ class Disturbance:
             seed = seeds[row]
             if seed is not None and self.draws:
                 self._generators[row] = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(self.stream,)))
-        self._active[rows] = True
+        if self._active is not None:
+            self._active[rows] = True
         self._delivered[rows] = self.first(rows, readings[rows])
         return self._delivered.copy()
 
@@ -131,9 +134,12 @@ class Disturbance:
 
     def deliver(self, readings: Array, finished: Bools) -> Array:
         """Deliver after a step; `finished` marks the rows whose episode has ended with it or before."""
-        rows = np.flatnonzero(self._active)
-        self._delivered[rows] = self.next(rows, readings[rows])
-        self._active = ~finished
+        if self._active is None:
+            self._delivered[:] = self.next(self._everyone, readings)
+        else:
+            rows = np.flatnonzero(self._active)
+            self._delivered[rows] = self.next(rows, readings[rows])
+        self._active = ~finished if np.logical_or.reduce(finished) else None
         return self._delivered.copy()
 
     def delivered_space(self, space: gymnasium.Space) -> gymnasium.Space:
@@ -156,6 +162,9 @@ class Selection(Disturbance):
 
     def __init__(self, indices: Sequence[int]) -> None:
         self._indices = list(indices)
+        first, count = min(self._indices, default=0), len(self._indices)
+        in_a_row = self._indices == list(range(first, first + count))
+        self._columns = slice(first, first + count) if in_a_row else self._indices
 
     def delivered_space(self, space: gymnasium.Space) -> gymnasium.Space:
         box = _require_box(space, "observe")
@@ -169,7 +178,7 @@ class Selection(Disturbance):
         return Box(box.low[self._indices], box.high[self._indices], dtype=box.dtype)
 
     def next(self, rows: Rows, readings: Array) -> Array:
-        return readings[:, self._indices]
+        return readings[:, self._columns]
 
 
 class Noise(Disturbance):
@@ -242,7 +251,7 @@ class Delay(Disturbance):
         return readings
 
     def send(self, actions: Array) -> Array:
-        rows = np.flatnonzero(self._active)
+        rows = self._everyone if self._active is None else np.flatnonzero(self._active)
         sent = actions.copy()
         sent[rows] = _through(self._on_the_way, rows, actions[rows])
         return sent
@@ -548,8 +557,11 @@ class _Front(VectorWrapper):
             return _reset(self.env, seeds, None if options is None else dict(options))
 
     def step(self, actions: Any) -> tuple[Array, Array, Bools, Bools, dict[str, Any]]:
-        with _blaming(self._name, "being stepped", self), self._patience:
-            return self.env.step(actions)
+        try:  # instead of `with _blaming`, which takes longer
+            with self._patience:
+                return self.env.step(actions)
+        except (Exception, Overdue) as error:
+            _blame(error, self._name, "being stepped", self)
 
     def malformed(self) -> str | None:
         """What is wrong with the form of what the environments return; found out by trying, so only once they raised."""
@@ -574,30 +586,30 @@ def _reset(envs: Any, seed: Seeds, options: dict[str, Any] | None) -> tuple[Arra
 
 @contextmanager
 def _blaming(name: str, doing: str, envs: _Front | None = None) -> Iterator[None]:
+    try:
+        yield
+    except (Exception, Overdue) as error:
+        _blame(error, name, doing, envs)
+
+
+def _blame(error: BaseException, name: str, doing: str, envs: _Front | None = None) -> NoReturn:
     """Say which environment raised what, when and where; or, if that is the reason, what is wrong with its methods.
 
     Errors that say so already pass.
     """
-    try:
-        yield
-    except RpspError:
-        raise
-    except Overdue as error:
+    if isinstance(error, RpspError):
+        raise error
+    if isinstance(error, Overdue):
         raise EnvironmentFailure(
             f"{name} took longer than its step_timeout over {doing}; give it more if it needs more, or find out why it hangs"
         ) from error
-    except Exception as error:
-        if (
-            envs is not None
-            and isinstance(error, TypeError | ValueError | AssertionError)
-            and (wrong := envs.malformed())
-        ):
-            raise UsageError(f"{name}: {wrong}") from error
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        raise EnvironmentFailure(
-            f"{name} raised {type(error).__name__} while {doing}: {error} ({place.filename}, line {place.lineno}); check "
-            "that it runs under Gymnasium alone"
-        ) from error
+    if envs is not None and isinstance(error, TypeError | ValueError | AssertionError) and (wrong := envs.malformed()):
+        raise UsageError(f"{name}: {wrong}") from error
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    raise EnvironmentFailure(
+        f"{name} raised {type(error).__name__} while {doing}: {error} ({place.filename}, line {place.lineno}); check "
+        "that it runs under Gymnasium alone"
+    ) from error
 
 
 RETURNED = {"reset": ("observation", "info"), "step": ("observation", "reward", "terminated", "truncated", "info")}

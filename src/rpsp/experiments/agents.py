@@ -16,7 +16,7 @@ from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.checkpoints import check_fit
 from rpsp.features import OneHot, Scaling
 from rpsp.policies import Agent
-from rpsp.rollouts import ActionRange, ActionSymbols, Collected, View, collect, lockstep, units_of
+from rpsp.rollouts import ActionRange, ActionSymbols, Collected, collect, lockstep, units_of
 
 EVALUATING = 1_000_000_000
 """The iteration whose seeds evaluation takes: no training gets there."""
@@ -92,8 +92,8 @@ class TrainedAgent:
         steps = np.where(starts, 0, state.steps)
         episodes = np.where(starts, self._begun + np.cumsum(starts) - 1, state.episodes)
         self._begun += int(starts.sum())
-        view = View(np.ones(rows, bool), starts, seen, state.executed, episodes, steps)
-        q, drawn = self._acting(deterministic)(state.q, view, state.executed if deterministic else self._noise(view))
+        noise = state.executed if deterministic else self._noise(episodes, steps)
+        q, drawn = self._acting(deterministic)(state.q, state.executed, seen, starts, noise)
         executed = self.units.clip(np.asarray(drawn))
         action = self.units.decode(executed)
         return (action[0] if single else action), ActingState(np.asarray(q), executed, steps + 1, episodes)
@@ -103,9 +103,9 @@ class TrainedAgent:
             self._compiled[deterministic] = lockstep(self.agent, deterministic)
         return self._compiled[deterministic]
 
-    def _noise(self, view: View) -> np.ndarray:
+    def _noise(self, episodes: np.ndarray, steps: np.ndarray) -> np.ndarray:
         """Of every row its own, whatever order they are asked for in: a function of episode and step."""
-        where = zip(view.episodes.tolist(), view.steps.tolist(), strict=True)
+        where = zip(episodes.tolist(), steps.tolist(), strict=True)
         streams = (np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=at)) for at in where)
         return np.concatenate([self.units.noise(stream, 1) for stream in streams]).astype(np.float32)
 
