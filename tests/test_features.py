@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from rpsp.features import (
     OneHot,
     OneHotSequence,
     RandomFourierFeatures,
+    cos_and_sin,
     fit_fourier,
     fit_scaling,
     fourier,
@@ -32,6 +34,17 @@ def test_fourier_features_approximate_the_rbf_kernel(width):
     features = fourier(x, rng.standard_normal((3, 20_000)) / width)
     kernel = np.exp(-squareform(pdist(x, "sqeuclidean")) / (2 * width**2))
     np.testing.assert_allclose(features @ features.T, kernel, atol=4 / np.sqrt(20_000))  # four standard deviations
+
+
+@pytest.mark.parametrize("reach", [1.0, 100.0, 1e5])
+def test_cos_and_sin_are_those_of_double_precision(reach):
+    x = np.random.default_rng(0).uniform(-reach, reach, 200_000).astype(np.float32)
+    for found, exact in zip(jax.jit(cos_and_sin)(x), (np.cos, np.sin), strict=True):
+        assert found.dtype == jnp.float32
+        np.testing.assert_allclose(found, exact(x.astype(np.float64)), atol=3e-7)
+    slopes = jax.vmap(jax.grad(lambda x: cos_and_sin(x)[1]))(x[:1000])
+    np.testing.assert_allclose(slopes, np.cos(x[:1000].astype(np.float64)), atol=2e-6)
+    assert np.isnan(cos_and_sin(jnp.float32(np.inf))).all() and np.isnan(cos_and_sin(jnp.float32(np.nan))).all()
 
 
 def test_projection_keeps_the_kernel_on_the_data():

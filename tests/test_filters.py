@@ -67,7 +67,7 @@ FILTERS: dict[str, tuple[Callable, Callable[[], AbstractFilter], set[str]]] = {
     "kernel-bayes": (continuous, kernel_bayes, {".q0", ".W_ext_xi", ".W_ext_o", ".W_pred", ".W_hor"}),
     "random kernel-bayes": (
         continuous,
-        lambda: random_like(made("kernel-bayes"), key=jax.random.key(1)),
+        lambda: random_like(made("kernel-bayes"), key=jax.random.key(2)),
         {".q0", ".W_ext_xi", ".W_ext_o", ".W_pred", ".W_hor"},
     ),
     "tabular": (discrete, lambda: fit_tabular(discrete()[0], discrete()[0], TabularSettings()), {".W_ext", ".W_first"}),
@@ -118,7 +118,7 @@ def stepped(filter: AbstractFilter, q, executed, seen, start):
 
 
 # A random filter's kernel Bayes rule amplifies rounding from step to step.
-TOLERANCE = {"random kernel-bayes": 2e-3}
+TOLERANCE = {"random kernel-bayes": 5e-4}
 
 every_filter = pytest.mark.parametrize("name", FILTERS)
 

@@ -6,6 +6,7 @@ A filter keeps q_t, a function of everything before step t, and predicts o_t fro
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -103,8 +104,7 @@ def unroll(
 
     starts = jnp.asarray(batch.starts)
     executed = jnp.where(starts[..., None], 0.0, batch.executed)
-    # A bounded number of rows at a time: features in the making are much wider than what comes out.
-    prepared = jax.lax.map(lambda x: jax.vmap(filter.prepare)(*x), (executed, jnp.asarray(batch.seen)), batch_size=16)
+    prepared = _of_each_step(filter.prepare, executed, jnp.asarray(batch.seen))
 
     def scanned(q: Array, at: tuple) -> tuple[Array, Array]:
         prepared, start = at
@@ -113,6 +113,18 @@ def unroll(
 
     by_time = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (prepared, starts))
     return jnp.swapaxes(jax.lax.scan(scanned, initial, by_time)[1], 0, 1)
+
+
+def _of_each_step(function: Callable[..., PyTree], *given: Float[Array, "row time _"]) -> PyTree:
+    """What a function gives of every step by itself.
+
+    Of some steps at a time: features in the making are much wider than what goes in or comes out, and of so many a cache
+    holds them.
+    """
+    rows, time = given[0].shape[:2]
+    steps = tuple(x.reshape(rows * time, x.shape[2]) for x in given)
+    found = jax.lax.map(lambda x: function(*x), steps, batch_size=1024)
+    return jax.tree.map(lambda x: x.reshape(rows, time, *x.shape[1:]), found)
 
 
 compiled_unroll = eqx.filter_jit(unroll)
@@ -160,7 +172,7 @@ def predictions(
     filter: AbstractFilter, states: Float[Array, "row time q"], actions: Float[Array, "row time act"]
 ) -> Float[Array, "row time obs"]:
     """E[o_t | q_t, a_t] at every step."""
-    return jax.vmap(jax.vmap(filter.predict))(states, actions)
+    return _of_each_step(filter.predict, states, actions)
 
 
 def one_step_error(filter: AbstractFilter, batch: Batch) -> float:
