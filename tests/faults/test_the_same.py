@@ -18,7 +18,7 @@ import rpsp
 from rpsp.environments import ObserveOnly
 from rpsp.experiments.agents import TrainedAgent, load
 from rpsp.experiments.runs import Run
-from rpsp.rollouts import ACTING, Collected, _Noise, _seed_sequence, collect
+from rpsp.rollouts import ACTING, Collected, View, _Noise, _seed_sequence, collect
 
 # ---------------------------------------------------------------------------------------------------------------------
 # 10: threads and processes
@@ -124,10 +124,15 @@ def test_with_the_same_noise_random_actions_are_the_same(run: Run, monkeypatch: 
     """`predict` draws noise of its own; given the rollout's, it acts as the rollout did, on what the rollout saw."""
     agent, steps = load(run.directory), amount(300, 1000)
     collected = rollout(agent, steps, 1, False)
-    apart = 0.0
+    apart, nothing = 0.0, np.zeros((1, 0))
     for number, episode in enumerate(collected.episodes):
         noise = _Noise(agent.units, 1, lambda _, n=number: _seed_sequence(agent.seed, ACTING, 5, 0, n))
-        monkeypatch.setattr(agent, "_noise", noise.at)
+
+        def drawn(episodes: np.ndarray, steps: np.ndarray, noise: _Noise = noise) -> np.ndarray:
+            begin = np.flatnonzero(steps == 0).tolist()
+            return noise.at(View(int(steps[0]), begin, steps >= 0, steps == 0, nothing, nothing, episodes))
+
+        monkeypatch.setattr(agent, "_noise", drawn)
         state = None
         for step, (seen, expected) in enumerate(zip(episode.observations[:-1], episode.actions, strict=True)):
             action, state = agent.predict(agent.scaling.decode(seen), state, step == 0, deterministic=False)
