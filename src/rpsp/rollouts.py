@@ -17,10 +17,11 @@ from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple, NoReturn
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
-from jaxtyping import Array, Bool, Float, Float32, Int
+from jaxtyping import Bool, Float, Float32, Int
 
 from rpsp.errors import DivergedError, EnvironmentFailure, RpspError, UsageError
 from rpsp.features import OneHot, Scaling
@@ -30,7 +31,7 @@ from rpsp.trajectories import Episode, Numbers
 
 EXPLORING, ACTING = 0, 1  # streams of seeds: exploration never repeats an iteration's
 BAD = 0.2  # that share of a batch's episodes may fail
-BLOCK = 64  # steps of an episode whose noise is drawn at a time
+BLOCK = 256  # steps of an episode whose noise is drawn at a time
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The units of actions
@@ -284,7 +285,7 @@ def _collect(
     def act(view: View) -> tuple[np.ndarray, np.ndarray]:
         nonlocal q
         q, drawn = act_all(q, view.executed, view.seen, view.starts, noise.at(view))
-        return np.asarray(drawn), np.asarray(q) if keep_states else nothing
+        return drawn, q if keep_states else nothing
 
     def part(i: int, seed: int) -> Part:
         return Part(
@@ -308,7 +309,7 @@ def _encoder(scalings: Sequence[Scaling | OneHot], rows: int) -> Callable[[np.nd
     return lambda readings: (readings - mean) / scale
 
 
-Lockstep = Callable[[Numbers, Numbers, Numbers, Numbers, Numbers], tuple[Array, Array]]
+Lockstep = Callable[[Numbers, Numbers, Numbers, Numbers, Numbers], tuple[np.ndarray, np.ndarray]]
 """Of all rows: states, what was executed and is seen, who starts, and the noise, to states and the actions drawn."""
 
 
@@ -329,28 +330,36 @@ def lockstep(agent: Agent, deterministic: bool, agents: int = 1) -> Lockstep:
 @lru_cache(maxsize=32)
 def _compile_lockstep(
     structure: Any, others: tuple, deterministic: bool, agents: int
-) -> Callable[..., tuple[Array, Array]]:
+) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
     """q_t = f(q_{t-1}, a_{t-1}, o_{t-1}) and a_t ~ π(· | q_t), for all rows at once; parameters are arguments."""
 
-    def all_rows(arrays, *of_rows):
+    def all_rows(arrays, given):
         remaining = iter(arrays)
         leaves = [next(remaining) if other is None else other for other in others]
         agent: Agent = jax.tree.unflatten(structure, leaves)
 
-        def row(q, executed, seen, start, noise):
-            q = step(agent.filter, q, executed, seen, start)
+        def row(given):
+            q, start, others = jnp.split(given, (agent.filter.size, agent.filter.size + 1))
+            actions = jax.eval_shape(lambda q: agent.policy(q).mode(), q).shape[0]
+            executed, noise, seen = jnp.split(others, (actions, 2 * actions))
+            q = step(agent.filter, q, executed, seen, start[0] == 1)
             dist = agent.policy(q)
-            return q, dist.mode() if deterministic else dist.sample(noise)
+            return jnp.concatenate([q, dist.mode() if deterministic else dist.sample(noise)])
 
-        return jax.vmap(row)(*of_rows)
+        return jax.vmap(row)(given)
 
     @jax.jit
-    def lockstep(arrays, *of_rows):
+    def compiled(arrays, given):
         if agents == 1:
-            return all_rows(arrays, *of_rows)
-        apart = jax.tree.map(lambda x: x.reshape(agents, -1, *x.shape[1:]), of_rows)
-        found = jax.vmap(all_rows)(arrays, *apart)
-        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), found)
+            return all_rows(arrays, given)
+        found = jax.vmap(all_rows)(arrays, given.reshape(agents, -1, given.shape[1]))
+        return found.reshape(len(given), -1)
+
+    def lockstep(arrays, q, executed, seen, starts, noise):
+        # One array in and one out: JAX takes longer over each than numpy takes to join them all.
+        given = np.concatenate((q, starts[:, None], executed, noise, seen), axis=1, dtype=np.float32)
+        found = np.asarray(compiled(arrays, given))
+        return found[:, : q.shape[1]], found[:, q.shape[1] :]
 
     return lockstep
 
@@ -380,7 +389,8 @@ class _Noise:
             self._due[now].add(row)
         for row in self._due[now]:
             if view.running[row]:
-                self._block[:, row] = np.roll(self._units.noise(self._generators[row], BLOCK), now, axis=0)
+                drawn = self._units.noise(self._generators[row], BLOCK)
+                self._block[now:, row], self._block[:now, row] = drawn[: BLOCK - now], drawn[BLOCK - now :]
         return self._block[now].copy()
 
 
@@ -535,13 +545,14 @@ def _play(
     part_of = [part for part in parts for _ in part.rows]
     where = ", ".join(part.where for part in parts)
     in_row: list[Span | None] = [None] * envs.num_envs
-    running, nowhere = np.zeros(envs.num_envs, np.bool_), np.zeros(envs.num_envs, np.bool_)
-    numbers = np.zeros(envs.num_envs, np.int64)
-    executed = np.zeros((envs.num_envs, units.size), np.float32)
+    rows, as_rows = envs.num_envs, _table(envs)
+    running, nowhere = np.zeros(rows, np.bool_), np.zeros(rows, np.bool_)
+    numbers = np.zeros(rows, np.int64)
+    executed = np.zeros((rows, units.size), np.float32)
     seen = np.zeros(0)
     while True:
         now = len(frames)
-        starts = np.zeros(envs.num_envs, np.bool_)
+        starts = np.zeros(rows, np.bool_)
         begin: list[int] = []
         for part in parts:
             if part.tally.running < len(part.rows) and (wanted := part.more(part.tally)) > 0:
@@ -554,11 +565,12 @@ def _play(
                     begin.append(row)
         if begin:
             seeds = {row: part_of[row].seed_of(int(numbers[row])) for row in begin}
-            seen = encode(_reset(envs, seeds, where, all_rows=now == 0))
+            seen = encode(as_rows(_reset(envs, seeds, where, all_rows=now == 0)))
         elif not any(part.tally.running for part in parts):
-            stacked = Frame(*map(np.stack, zip(*frames, strict=True)))
+            # As np.stack, in a third of the time.
+            stacked = Frame(*(np.concatenate(each).reshape(now, *each[0].shape) for each in zip(*frames, strict=True)))
             return [_finished(part, stacked, envs) for part in parts]
-        view = View(now, begin, running, starts, seen.astype(np.float32), executed, numbers)
+        view = View(now, begin, running, starts, seen, executed, numbers)
         drawn, states = act(view)
         undecided = nowhere
         if not math.isfinite(np.add.reduce(drawn, axis=None)):  # of a sum, to look at one number a lockstep
@@ -570,7 +582,7 @@ def _play(
             readings, rewards, terminated, truncated, infos = envs.step(actions)
         except Exception as error:
             _blame(error, envs, where, f"step {now + 1}")
-        observations = encode(_as_rows(readings, envs))
+        observations = encode(as_rows(readings))
         frames.append(Frame(seen, drawn, executed, observations, np.asarray(rewards, np.float64), states))
         seen = observations
         for part in parts:
@@ -578,7 +590,7 @@ def _play(
         over = running & (terminated | truncated | undecided)
         if not np.logical_or.reduce(over):  # as `over.any()`, in half the time
             continue
-        failed = np.broadcast_to(infos.get("failed", False), envs.num_envs)
+        failed = np.broadcast_to(infos.get("failed", False), rows)
         for row in np.flatnonzero(over).tolist():
             span, part = in_row[row], part_of[row]
             assert span is not None
@@ -623,9 +635,7 @@ def _check_soundness(part: Part, envs: VectorEnv, *, whole: bool) -> None:
     raise DivergedError(f"{_name(envs)}: {tally.failed} of {ended} episodes failed in {part.where}: {why}")
 
 
-def _reset(
-    envs: Any, seeds: dict[int, np.random.SeedSequence], where: str, *, all_rows: bool
-) -> Float[np.ndarray, "row obs"]:
+def _reset(envs: Any, seeds: dict[int, np.random.SeedSequence], where: str, *, all_rows: bool) -> Any:
     """Reset these rows with these seeds (at first the others too, which nobody looks at); the readings of all rows."""
     mask = np.array([all_rows or row in seeds for row in range(envs.num_envs)])
     numbers = [int(seeds[row].generate_state(1)[0]) if row in seeds else None for row in range(envs.num_envs)]
@@ -633,13 +643,15 @@ def _reset(
         readings, _ = envs.reset(seed=numbers, options={"reset_mask": mask})
     except Exception as error:
         _blame(error, envs, where, f"the reset of rows {sorted(seeds)}")
-    return _as_rows(readings, envs)
+    return readings
 
 
-def _as_rows(readings: Any, envs: VectorEnv) -> Float[np.ndarray, "row obs"]:
-    """Readings as a float table; of a Discrete space, symbols counted from 0, as one column."""
-    space, table = envs.single_observation_space, np.array(readings, np.float64)
-    return (table - space.start if isinstance(space, Discrete) else table).reshape(len(table), -1)
+def _table(envs: VectorEnv) -> Callable[[Any], Float[np.ndarray, "row obs"]]:
+    """What makes a float table of readings; of a Discrete space, of symbols counted from 0, one column."""
+    space, rows = envs.single_observation_space, envs.num_envs  # asked once: every wrapper passes the question on
+    if isinstance(space, Discrete):
+        return lambda readings: np.array(readings, np.float64).reshape(rows, -1) - space.start
+    return lambda readings: np.array(readings, np.float64).reshape(rows, -1)
 
 
 def _no_states(envs: VectorEnv) -> Float[np.ndarray, "row 0"]:
