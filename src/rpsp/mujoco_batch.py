@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ Floats = NDArray[np.floating[Any]]
 Bools = NDArray[np.bool_]
 Rows = NDArray[np.intp]
 """Indices of environments in a batch."""
+Limits = tuple[float, float]
 Seeds = int | np.integer[Any] | Sequence[int | None] | NDArray[np.integer[Any]] | None
 """What `reset` takes: one number for the batch (row i gets seed + i), one per row, or None to go on unseeded."""
 
@@ -61,6 +63,11 @@ def rows_to_reset(options: Mapping[str, Any] | None, num_envs: int) -> Rows:
             f"give {num_envs} booleans, at least one of them True"
         )
     return np.flatnonzero(mask)
+
+
+def _some(flags: Bools) -> Bools | None:
+    """None where no flag is set."""
+    return flags if np.logical_or.reduce(flags) else None  # as `flags.any()`, in half the time
 
 
 def unusable(observations: NDArray[Any], rewards: Floats | float) -> Bools | np.bool_:
@@ -118,7 +125,7 @@ class _Formulas:
     """How far a reset puts them off, given the scale and how many there are."""
 
 
-def _between(values: Floats, limits: tuple[float, float]) -> Bools:
+def _between(values: Floats, limits: Limits | tuple[Floats, Floats]) -> Bools:
     return (limits[0] < values) & (values < limits[1])
 
 
@@ -127,8 +134,17 @@ def _always(env: Template, now: Snapshot) -> Bools:
 
 
 def _hopper_healthy(env: Template, now: Snapshot) -> Bools:
-    state = np.concatenate((now.positions[:, 2:], now.velocities), axis=1)
-    return _walker_healthy(env, now) & _between(state, env._healthy_state_range).all(axis=1)
+    state = np.concatenate((now.positions[:, 1:], now.velocities), axis=1)
+    ranges = tuple(env._healthy_z_range), tuple(env._healthy_angle_range), tuple(env._healthy_state_range)
+    return np.logical_and.reduce(_between(state, _hopper_limits(*ranges, state.shape[1])), axis=1)
+
+
+@cache
+def _hopper_limits(height: Limits, angle: Limits, others: Limits, size: int) -> tuple[Floats, Floats]:
+    """Of the height, of the angle, which is one of the others too, and of these: one comparison instead of three."""
+    low, high = (np.full(size, limit, np.float64) for limit in others)
+    low[:2], high[:2] = (height[0], max(angle[0], others[0])), (height[1], min(angle[1], others[1]))
+    return low, high
 
 
 def _walker_healthy(env: Template, now: Snapshot) -> Bools:
@@ -272,6 +288,10 @@ class MujocoBatch(VectorEnv):
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)
         self._failed = np.zeros(num_envs, np.bool_)
+        self._waiting: Bools | None = None
+        """The finished rows; None where there are none, which is nearly always, and quickly told."""
+        self._started = False
+        """Whether every row was reset once."""
         self._time = np.zeros(num_envs)
         self._place = np.zeros(num_envs)
 
@@ -296,6 +316,8 @@ class MujocoBatch(VectorEnv):
         self._steps[rows] = 0
         for flags in (self._terminated, self._truncated, self._failed):
             flags[rows] = False
+        self._started = bool(self._steps.min() >= 0)
+        self._waiting = _some(self._terminated | self._truncated)
         return self._observations.copy(), {"failed": np.zeros(self.num_envs, np.bool_)}
 
     def step(
@@ -305,15 +327,16 @@ class MujocoBatch(VectorEnv):
         actions = np.asarray(actions)
         if actions.shape != self.action_space.shape:
             raise UsageError(f"actions have shape {actions.shape}; give {self.action_space.shape}, one row each")
-        if self._steps.min() < 0:
+        if not self._started:
             raise gymnasium.error.ResetNeeded("MujocoBatch has rows that were never reset; call reset() before step()")
-        waiting = self._terminated | self._truncated
-        running = slice(None) if not waiting.any() else np.flatnonzero(~waiting)
-        self._controls[running] = actions[running]
-        self.simulation.step(None if isinstance(running, slice) else running, nstep=self._template.frame_skip)
-        self._steps += ~waiting
+        waiting = self._waiting
+        running = None if waiting is None else np.flatnonzero(~waiting)
+        those = slice(None) if running is None else running
+        self._controls[those] = actions[those]
+        self.simulation.step(running, nstep=self._template.frame_skip)
+        self._steps[those] += 1
         if self._formulas.contact_forces:
-            self._compute_forces(np.flatnonzero(~waiting))
+            self._compute_forces(np.arange(self.num_envs)[those])
         now, time = Snapshot(self._positions, self._velocities, self._places.copy(), self._forces), self._times.copy()
 
         # A diverged simulation may hold anything; what it makes of the formulas is replaced below.
@@ -326,8 +349,9 @@ class MujocoBatch(VectorEnv):
         terminated = ~healthy & getattr(self._template, "_terminate_when_unhealthy", True)
         truncated = self._steps >= self._max_episode_steps
 
-        stays = waiting | failed
-        if stays.any():
+        if waiting is not None or np.logical_or.reduce(failed):
+            waiting = np.zeros_like(failed) if waiting is None else waiting
+            stays = waiting | failed
             observations = np.where(stays[:, None], self._observations, observations)
             rewards = np.where(stays, 0.0, rewards)
             terminated = np.where(waiting, self._terminated, terminated & ~failed)
@@ -335,6 +359,7 @@ class MujocoBatch(VectorEnv):
             failed = np.where(waiting, self._failed, failed)
         self._observations, self._failed = observations, failed
         self._terminated, self._truncated = terminated, truncated
+        self._waiting = _some(terminated | truncated)
         return observations.copy(), rewards, terminated.copy(), truncated.copy(), {"failed": failed.copy()}
 
     def _draw_first_state(self, generator: np.random.Generator) -> tuple[Floats, Floats]:
