@@ -726,7 +726,8 @@ def make(
         raise
     if mode != AutoresetMode.DISABLED:
         envs = Autoreset(envs, mode)
-    return _Front(envs, name, seed, patience)
+    # Nobody watches the clock over a fixed amount of arithmetic, which cannot hang.
+    return _Front(envs, name, seed, Patience() if isinstance(envs.unwrapped, MujocoBatch) else patience)
 
 
 def _batch(

@@ -11,6 +11,7 @@ environments, the template, and only the formulas of `step` and `reset` are writ
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -89,6 +90,8 @@ def simulation_of(env: gymnasium.Env) -> Any:
 class Snapshot(NamedTuple):
     """The simulations of a batch at one moment; row i is environment i."""
 
+    motion: Floats
+    """All positions, then all velocities."""
     positions: Floats
     velocities: Floats
     place: Floats
@@ -134,7 +137,7 @@ def _always(env: Template, now: Snapshot) -> Bools:
 
 
 def _hopper_healthy(env: Template, now: Snapshot) -> Bools:
-    state = np.concatenate((now.positions[:, 1:], now.velocities), axis=1)
+    state = now.motion[:, 1:]
     ranges = tuple(env._healthy_z_range), tuple(env._healthy_angle_range), tuple(env._healthy_state_range)
     return np.logical_and.reduce(_between(state, _hopper_limits(*ranges, state.shape[1])), axis=1)
 
@@ -169,7 +172,7 @@ def _forward(env: Template, way: Floats) -> Floats:
 
 
 def _control_cost(env: Template, actions: NDArray[Any]) -> Floats:
-    return env._ctrl_cost_weight * np.square(actions).sum(axis=1)
+    return env._ctrl_cost_weight * np.add.reduce(np.square(actions), axis=1)
 
 
 def _clipped_forces(env: Template, now: Snapshot) -> Floats:
@@ -188,7 +191,7 @@ def _progress_upright(env: Template, now: Snapshot, way: Floats, actions: NDArra
 
 
 def _ant_reward(env: Template, now: Snapshot, way: Floats, actions: NDArray[Any], healthy: Bools) -> Floats:
-    contact_cost = env._contact_cost_weight * np.square(_clipped_forces(env, now)).sum(axis=1)
+    contact_cost = env._contact_cost_weight * np.add.reduce(np.square(_clipped_forces(env, now)), axis=1)
     gain = _forward(env, way) + healthy * env._healthy_reward
     return gain - (_control_cost(env, actions) + contact_cost)
 
@@ -271,6 +274,10 @@ class MujocoBatch(VectorEnv):
         )
         """All simulations: `simulation.qpos`, `simulation.time` and so on have a row for every environment."""
         self._positions, self._velocities = self.simulation.bind("qpos"), self.simulation.bind("qvel")
+        # They lie side by side, after the time: one view of both saves joining them at every step.
+        self._motion = self.simulation.state[:, 1 : 1 + self._model.nq + self._model.nv]
+        limits = np.repeat([np.inf, self._formulas.velocity_limit], [self._model.nq, self._model.nv])
+        self._seen_limits = limits[self.observation_structure.get("skipped_qpos", 0) :]
         self._controls, self._times = self.simulation.bind("ctrl"), self.simulation.bind("time")
         body = getattr(template, "_main_body", 0)
         if isinstance(body, str):
@@ -312,7 +319,8 @@ class MujocoBatch(VectorEnv):
         self.simulation.forward(rows)
         self._time[rows], self._place[rows] = self._times[rows], self._places[rows]
         no_forces = np.zeros((len(rows), self._model.nbody * 6))
-        self._observations[rows] = self._observe(Snapshot(positions, velocities, positions[:, 0], no_forces))
+        motion = np.concatenate((positions, velocities), axis=1)
+        self._observations[rows] = self._observe(Snapshot(motion, positions, velocities, positions[:, 0], no_forces))
         self._steps[rows] = 0
         for flags in (self._terminated, self._truncated, self._failed):
             flags[rows] = False
@@ -330,37 +338,47 @@ class MujocoBatch(VectorEnv):
         if not self._started:
             raise gymnasium.error.ResetNeeded("MujocoBatch has rows that were never reset; call reset() before step()")
         waiting = self._waiting
-        running = None if waiting is None else np.flatnonzero(~waiting)
-        those = slice(None) if running is None else running
-        self._controls[those] = actions[those]
-        self.simulation.step(running, nstep=self._template.frame_skip)
-        self._steps[those] += 1
+        running = slice(None) if waiting is None else np.flatnonzero(~waiting)
+        self._controls[running] = actions[running]
+        self.simulation.step(None if waiting is None else running, nstep=self._template.frame_skip)
+        self._steps += 1 if waiting is None else ~waiting
         if self._formulas.contact_forces:
-            self._compute_forces(np.arange(self.num_envs)[those])
-        now, time = Snapshot(self._positions, self._velocities, self._places.copy(), self._forces), self._times.copy()
+            self._compute_forces(np.arange(self.num_envs)[running])
+        now = Snapshot(self._motion, self._positions, self._velocities, self._places.copy(), self._forces)
+        time = self._times.copy()
 
         # A diverged simulation may hold anything; what it makes of the formulas is replaced below.
         with np.errstate(over="ignore", invalid="ignore"):
             observations: Any = self._observe(now)
             healthy = self._formulas.healthy(self._template, now)
             rewards: Any = self._formulas.reward(self._template, now, now.place - self._place, actions, healthy)
-            failed: Any = unusable(observations, rewards) | diverged(self.simulation.warning[..., 1], self._time, time)
+            failed: Bools | None = None
+            if not self._sound(observations, rewards, time):
+                failed = np.asarray(unusable(observations, rewards) | diverged(self.simulation.warning[..., 1], self._time, time))
         self._time, self._place = time, now.place
-        terminated = ~healthy & getattr(self._template, "_terminate_when_unhealthy", True)
+        ends = getattr(self._template, "_terminate_when_unhealthy", True)
+        terminated = ~healthy if ends else np.zeros_like(healthy)
         truncated = self._steps >= self._max_episode_steps
 
-        if waiting is not None or np.logical_or.reduce(failed):
-            waiting = np.zeros_like(failed) if waiting is None else waiting
+        if waiting is not None or failed is not None:
+            waiting, failed = (np.zeros_like(healthy) if rows is None else rows for rows in (waiting, failed))
             stays = waiting | failed
             observations = np.where(stays[:, None], self._observations, observations)
             rewards = np.where(stays, 0.0, rewards)
             terminated = np.where(waiting, self._terminated, terminated & ~failed)
             truncated = np.where(waiting, self._truncated, truncated | failed)
             failed = np.where(waiting, self._failed, failed)
+        failed = np.zeros_like(healthy) if failed is None else failed
         self._observations, self._failed = observations, failed
         self._terminated, self._truncated = terminated, truncated
         self._waiting = _some(terminated | truncated)
         return observations.copy(), rewards, terminated.copy(), truncated.copy(), {"failed": failed.copy()}
+
+    def _sound(self, observations: Floats, rewards: Floats, time: Floats) -> bool:
+        """Whether nothing has failed: told of all rows at once, by sums, in half the time that it takes row by row."""
+        finite = math.isfinite(np.add.reduce(observations, axis=None) + np.add.reduce(rewards))
+        warned = np.logical_or.reduce(self.simulation.warning[..., 1], axis=None)
+        return finite and not (warned or np.logical_or.reduce(time < self._time))
 
     def _draw_first_state(self, generator: np.random.Generator) -> tuple[Floats, Floats]:
         env, scale = self._template, self._template._reset_noise_scale
@@ -376,13 +394,12 @@ class MujocoBatch(VectorEnv):
             self._forces[row] = self._scratch.cfrc_ext.reshape(-1)
 
     def _observe(self, now: Snapshot) -> Floats:
-        skipped = self.observation_structure.get("skipped_qpos", 0)
-        limit = self._formulas.velocity_limit
+        limits = self._seen_limits
         # Twice as fast as np.clip, once a step.
-        parts = [now.positions[:, skipped:], np.minimum(np.maximum(now.velocities, -limit), limit)]
-        if self.observation_structure.get("cfrc_ext", 0):
-            parts.append(_clipped_forces(self._template, now)[:, 6:])  # all bodies but the world, six numbers each
-        return np.concatenate(parts, axis=1)
+        seen = np.minimum(np.maximum(now.motion[:, -len(limits) :], -limits), limits)
+        if not self.observation_structure.get("cfrc_ext", 0):
+            return seen
+        return np.concatenate((seen, _clipped_forces(self._template, now)[:, 6:]), axis=1)  # but the world's, six numbers
 
 
 _BOTHERED = threading.Lock()

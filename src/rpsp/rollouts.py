@@ -165,7 +165,7 @@ def explore(
         seed_of=lambda number: _seed_sequence(seed, EXPLORING, number, 0),
         where=f"the exploration of seed {seed}",
     )
-    (record,) = _play(envs, act, units, [part], encode=lambda readings: readings)
+    (record,) = _play(envs, act, units, [part], encode=np.copy)
     found = record.episodes()
     return [_as_symbols(episode) for episode in found] if isinstance(units, ActionSymbols) else found
 
@@ -378,15 +378,17 @@ class _Noise:
         self._block = np.zeros((BLOCK, num_envs, units.size), np.float32)
         self._due: list[set[int]] = [set() for _ in range(BLOCK)]
         """The rows whose blocks begin at this lockstep, counted modulo their length."""
+        self._phase = [0] * num_envs
+        """Where a row is among them."""
 
     def at(self, view: View) -> Float[np.ndarray, "row act"]:
         """The noise of this lockstep; that of rows which do not run is left over from others."""
         now = view.now % BLOCK
         for row in view.begin:
             self._generators[row] = np.random.default_rng(self._stream(row, int(view.episodes[row])))
-            for rows in self._due:
-                rows.discard(row)
+            self._due[self._phase[row]].discard(row)
             self._due[now].add(row)
+            self._phase[row] = now
         for row in self._due[now]:
             if view.running[row]:
                 drawn = self._units.noise(self._generators[row], BLOCK)
@@ -651,7 +653,7 @@ def _table(envs: VectorEnv) -> Callable[[Any], Float[np.ndarray, "row obs"]]:
     space, rows = envs.single_observation_space, envs.num_envs  # asked once: every wrapper passes the question on
     if isinstance(space, Discrete):
         return lambda readings: np.array(readings, np.float64).reshape(rows, -1) - space.start
-    return lambda readings: np.array(readings, np.float64).reshape(rows, -1)
+    return lambda readings: np.asarray(readings, np.float64).reshape(rows, -1)
 
 
 def _no_states(envs: VectorEnv) -> Float[np.ndarray, "row 0"]:
