@@ -338,12 +338,13 @@ class MujocoBatch(VectorEnv):
         if not self._started:
             raise gymnasium.error.ResetNeeded("MujocoBatch has rows that were never reset; call reset() before step()")
         waiting = self._waiting
-        running = slice(None) if waiting is None else np.flatnonzero(~waiting)
-        self._controls[running] = actions[running]
-        self.simulation.step(None if waiting is None else running, nstep=self._template.frame_skip)
+        running = None if waiting is None else np.flatnonzero(~waiting)
+        those = slice(None) if running is None else running
+        self._controls[those] = actions[those]
+        self.simulation.step(running, nstep=self._template.frame_skip)
         self._steps += 1 if waiting is None else ~waiting
         if self._formulas.contact_forces:
-            self._compute_forces(np.arange(self.num_envs)[running])
+            self._compute_forces(np.arange(self.num_envs)[those])
         now = Snapshot(self._motion, self._positions, self._velocities, self._places.copy(), self._forces)
         time = self._times.copy()
 
@@ -352,9 +353,9 @@ class MujocoBatch(VectorEnv):
             observations: Any = self._observe(now)
             healthy = self._formulas.healthy(self._template, now)
             rewards: Any = self._formulas.reward(self._template, now, now.place - self._place, actions, healthy)
-            failed: Bools | None = None
+            failed: Any = None
             if not self._sound(observations, rewards, time):
-                failed = np.asarray(unusable(observations, rewards) | diverged(self.simulation.warning[..., 1], self._time, time))
+                failed = unusable(observations, rewards) | diverged(self.simulation.warning[..., 1], self._time, time)
         self._time, self._place = time, now.place
         ends = getattr(self._template, "_terminate_when_unhealthy", True)
         terminated = ~healthy if ends else np.zeros_like(healthy)
@@ -369,10 +370,10 @@ class MujocoBatch(VectorEnv):
             truncated = np.where(waiting, self._truncated, truncated | failed)
             failed = np.where(waiting, self._failed, failed)
         failed = np.zeros_like(healthy) if failed is None else failed
-        self._observations, self._failed = observations, failed
-        self._terminated, self._truncated = terminated, truncated
-        self._waiting = _some(terminated | truncated)
-        return observations.copy(), rewards, terminated.copy(), truncated.copy(), {"failed": failed.copy()}
+        self._observations, self._waiting = observations, _some(terminated | truncated)
+        if self._waiting is not None:  # nobody asks for the flags of others again
+            self._terminated, self._truncated, self._failed = terminated.copy(), truncated.copy(), failed.copy()
+        return observations.copy(), rewards, terminated, truncated, {"failed": failed}
 
     def _sound(self, observations: Floats, rewards: Floats, time: Floats) -> bool:
         """Whether nothing has failed: told of all rows at once, by sums, in half the time that it takes row by row."""
@@ -399,7 +400,9 @@ class MujocoBatch(VectorEnv):
         seen = np.minimum(np.maximum(now.motion[:, -len(limits) :], -limits), limits)
         if not self.observation_structure.get("cfrc_ext", 0):
             return seen
-        return np.concatenate((seen, _clipped_forces(self._template, now)[:, 6:]), axis=1)  # but the world's, six numbers
+        return np.concatenate(
+            (seen, _clipped_forces(self._template, now)[:, 6:]), axis=1
+        )  # but the world's, six numbers
 
 
 _BOTHERED = threading.Lock()
