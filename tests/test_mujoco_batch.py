@@ -68,6 +68,7 @@ def test_equals_gymnasium_bit_for_bit(id: str) -> None:
     ("id", "kwargs"),
     [
         ("InvertedPendulum-v5", {"reset_noise_scale": 0.1, "frame_skip": 3}),
+        ("Hopper-v5", {"healthy_z_range": (1.21, 2), "healthy_angle_range": (-5, 5), "healthy_state_range": (-3, 3)}),
         ("Swimmer-v5", {"forward_reward_weight": 2.5, "exclude_current_positions_from_observation": False}),
         ("HalfCheetah-v5", {"ctrl_cost_weight": 0.7, "reset_noise_scale": 0.3}),
         ("Hopper-v5", {"terminate_when_unhealthy": False, "exclude_current_positions_from_observation": False}),

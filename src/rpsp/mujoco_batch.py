@@ -36,7 +36,7 @@ Floats = NDArray[np.floating[Any]]
 Bools = NDArray[np.bool_]
 Rows = NDArray[np.intp]
 """Indices of environments in a batch."""
-Limits = tuple[float, float]
+Limits = tuple[float | int, float | int]
 Seeds = int | np.integer[Any] | Sequence[int | None] | NDArray[np.integer[Any]] | None
 """What `reset` takes: one number for the batch (row i gets seed + i), one per row, or None to go on unseeded."""
 
