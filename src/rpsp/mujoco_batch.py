@@ -400,9 +400,8 @@ class MujocoBatch(VectorEnv):
         seen = np.minimum(np.maximum(now.motion[:, -len(limits) :], -limits), limits)
         if not self.observation_structure.get("cfrc_ext", 0):
             return seen
-        return np.concatenate(
-            (seen, _clipped_forces(self._template, now)[:, 6:]), axis=1
-        )  # but the world's, six numbers
+        forces = _clipped_forces(self._template, now)[:, 6:]  # of all bodies but the world, six numbers each
+        return np.concatenate((seen, forces), axis=1)
 
 
 _BOTHERED = threading.Lock()

@@ -339,9 +339,9 @@ def _compile_lockstep(
         agent: Agent = jax.tree.unflatten(structure, leaves)
 
         def row(given):
-            q, start, others = jnp.split(given, (agent.filter.size, agent.filter.size + 1))
+            q, start, rest = jnp.split(given, (agent.filter.size, agent.filter.size + 1))
             actions = jax.eval_shape(lambda q: agent.policy(q).mode(), q).shape[0]
-            executed, noise, seen = jnp.split(others, (actions, 2 * actions))
+            executed, noise, seen = jnp.split(rest, (actions, 2 * actions))
             q = step(agent.filter, q, executed, seen, start[0] == 1)
             dist = agent.policy(q)
             return jnp.concatenate([q, dist.mode() if deterministic else dist.sample(noise)])

@@ -94,9 +94,9 @@ class TrainedAgent:
         self._begun += int(starts.sum())
         noise = state.executed if deterministic else self._noise(episodes, steps)
         q, drawn = self._acting(deterministic)(state.q, state.executed, seen, starts, noise)
-        executed = self.units.clip(np.asarray(drawn))
+        executed = self.units.clip(drawn)
         action = self.units.decode(executed)
-        return (action[0] if single else action), ActingState(np.asarray(q), executed, steps + 1, episodes)
+        return (action[0] if single else action), ActingState(q, executed, steps + 1, episodes)
 
     def _acting(self, deterministic: bool) -> Callable[..., Any]:
         if deterministic not in self._compiled:
