@@ -225,7 +225,7 @@ def collect(
         lockstep(agent, deterministic),
         agent.filter,
         envs,
-        encode=scaling.encode,
+        encode=_encoder([scaling], envs.num_envs),
         samples=samples,
         episodes=episodes,
         seeds=[seed],
@@ -301,7 +301,7 @@ def _collect(
 
 
 def _encoder(scalings: Sequence[Scaling | OneHot], rows: int) -> Callable[[np.ndarray], np.ndarray]:
-    """The units of several agents, so many rows each."""
+    """The units of agents, so many rows each."""
     each = [scaling for scaling in scalings if isinstance(scaling, Scaling)]
     if len(each) < len(scalings):  # symbols are the same to all
         return scalings[0].encode
@@ -592,7 +592,7 @@ def _play(
         over = running & (terminated | truncated | undecided)
         if not np.logical_or.reduce(over):  # as `over.any()`, in half the time
             continue
-        failed = np.broadcast_to(infos.get("failed", False), rows)
+        failed = infos.get("failed", nowhere)
         for row in np.flatnonzero(over).tolist():
             span, part = in_row[row], part_of[row]
             assert span is not None
