@@ -19,6 +19,7 @@ NAMES = (
     "prediction",
     "timing",
     "fresh",
+    "knows",
     "training_speed",
     "lockstep",
     "overlap",

@@ -34,6 +34,7 @@ def write_page(results: Path, docs: Path) -> None:
         "together": _together,
         "prediction": _prediction,
         "fresh": _fresh,
+        "knows": _knows,
         "kalman": _kalman,
         "exact_bayes": _exact_bayes,
         "timing": _timing,
@@ -154,6 +155,16 @@ def _fresh(figures: dict[str, Any], into: Path) -> str:
             f"Inference over Kalman, ten fresh systems: {np.mean(kalman):.4f} on average, {max(kalman):.4f} at worst.\n",
         ]
     )
+
+
+def _knows(figures: dict[str, Any], into: Path) -> str:
+    head = ["", "positions: window", "belief", "velocities: window", "belief"]
+    names = [f"{who}_{what}" for what in ("positions", "velocities") for who in ("window", "belief")]
+    lines = [
+        [f"{row['task'].removesuffix('-v5')}, {row['disturbance']}", *(f"{row[name]:.2f}" for name in names)]
+        for row in figures["rows"]
+    ]
+    return "\n".join(["## What a belief knows of the state\n", _doc("knows"), table(head, lines)])
 
 
 def _kalman(figures: dict[str, Any], into: Path) -> str:

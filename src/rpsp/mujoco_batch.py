@@ -282,7 +282,8 @@ class MujocoBatch(VectorEnv):
         # They lie side by side, after the time: one view of both saves joining them at every step.
         self._motion = self.simulation.state[:, 1 : 1 + self._model.nq + self._model.nv]
         limits = np.repeat([np.inf, self._formulas.velocity_limit], [self._model.nq, self._model.nv])
-        self._seen_limits = limits[self.observation_structure.get("skipped_qpos", 0) :]
+        high = limits[self.observation_structure.get("skipped_qpos", 0) :]
+        self._seen_limits = -high, high
         self._controls, self._times = self.simulation.bind("ctrl"), self.simulation.bind("time")
         body = getattr(template, "_main_body", 0)
         if isinstance(body, str):
@@ -407,9 +408,9 @@ class MujocoBatch(VectorEnv):
             self._forces[row] = self._scratch.cfrc_ext.reshape(-1)
 
     def _observe(self, now: Snapshot) -> Floats:
-        limits = self._seen_limits
+        low, high = self._seen_limits
         # Twice as fast as np.clip, once a step.
-        seen = np.minimum(np.maximum(now.motion[:, -len(limits) :], -limits), limits)
+        seen = np.minimum(np.maximum(now.motion[:, -len(high) :], low), high)
         if not self.observation_structure.get("cfrc_ext", 0):
             return seen
         forces = _clipped_forces(self._template, now)[:, 6:]  # of all bodies but the world, six numbers each
