@@ -8,11 +8,13 @@ of their variance that it explains on 8 000 other steps, mean over coordinates.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 import rpsp
+from rpsp.features import fit_scaling
 from rpsp.linalg import ridge
 from rpsp.trajectories import Episode
 
@@ -53,6 +55,7 @@ def measure(task: str, disturbance: dict[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in shares.items()}
 
 
+@cache  # the true motion is asked for once with every disturbance
 def explored(task: str, seed: int, **sensors: Any) -> list[Episode]:
     robot: dict[str, Any] = {"include_cfrc_ext_in_observation": False} if task == "Ant-v5" else {}  # forces: no state
     envs = rpsp.make(task, 10, threads=1, max_episode_steps=200, **sensors, **robot)
@@ -70,8 +73,8 @@ def window(episode: Episode) -> np.ndarray:
 
 def share(X: np.ndarray, Y: np.ndarray, held_X: np.ndarray, held_Y: np.ndarray) -> np.ndarray:
     """1 − squared error over variance, coordinate by coordinate, of a linear reader fitted to X and Y."""
-    mean, scale = X.mean(axis=0), X.std(axis=0) + 1e-9
-    X, held_X = (np.insert((x - mean) / scale, 0, 1.0, axis=1) for x in (X, held_X))
+    scaling = fit_scaling(X)
+    X, held_X = (np.insert(scaling.encode(x), 0, 1.0, axis=1) for x in (X, held_X))
     error = held_Y - held_X @ ridge(X, Y, 1e-6 * len(X))
     return 1 - np.mean(error**2, axis=0) / np.var(held_Y, axis=0)
 
