@@ -133,13 +133,19 @@ def test_a_readme_shows_it_once_hopper_and_walker2d_have_every_curve(tmp_path: P
 def test_the_command_writes_the_page_and_runs_nothing(tmp_path: Path, capsys: Any) -> None:
     for result in runs("fm2", 100, seeds=1):
         write_result(result, tmp_path / "results")
-    page = tmp_path / "page.md"
+    page, figures = tmp_path / "page.md", tmp_path / "figures" / "results"
+    figures.mkdir(parents=True)
+    for name in ("c_selected", "mine"):
+        (figures / f"{name}.png").write_bytes(b"of a page before")
     main(
         ["paper", "--page", str(page), "--results", str(tmp_path / "results"), "--out", str(tmp_path / "no"), "--json"]
     )
     shown = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert shown["page"][0] == str(page) and "1 run of 1 task" in page.read_text()
     assert all(Path(path).exists() for path in shown["page"]) and not (tmp_path / "no").exists()
+    assert (
+        (figures / "c.png").exists() and (figures / "mine.png").exists() and not (figures / "c_selected.png").exists()
+    )
 
 
 def test_a_readme_without_a_page_is_a_mistake(capsys: Any) -> None:

@@ -69,7 +69,7 @@ class Document(NamedTuple):
 
 
 def write(results: Sequence[Result], page: Path, readme: Path | None = None, scale: float = 1.0) -> list[Path]:
-    """Write the page, its figures beside it and a README's part; returns the paths."""
+    """Write the page, its figures beside it and a README's part; returns the paths. Figures it no longer has are removed."""
     from rpsp.experiments.checkpoints import write_bytes
     from rpsp.experiments.figures import save
 
@@ -88,6 +88,8 @@ def write(results: Sequence[Result], page: Path, readme: Path | None = None, sca
     for name, draw in found.figures.items():
         width = GLANCE_WIDTH if name == "glance" else WIDTH
         written[save(draw(), page.parent / "figures", name, width)] = ""
+    for name in {f"results/{name}{which}" for name in EXPERIMENTS for which in ("", "_selected")} - {*found.figures}:
+        (page.parent / "figures" / f"{name}.png").unlink(missing_ok=True)
     return list(written)
 
 
@@ -189,8 +191,8 @@ def _head(counted: Sequence[Result], read: int) -> str:
                 "compared over the iterations that all of them have on that task; figures show every curve as far as "
                 "it goes, in points of a few iterations each. Where there are results of several candidates for a curve "
                 "(windows, units, step sizes), it is shown twice: with one setting on all tasks, then *selected* as in "
-                "the paper, the candidate of the largest mean area under the curve on each task. The more candidates, "
-                "the more of that is luck."
+                "the paper, the candidate of the largest mean area under the curve on each task, of those with at least "
+                "half as many seeds as any. The more candidates, the more of that is luck."
             ),
         ]
     )
