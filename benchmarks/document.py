@@ -158,8 +158,8 @@ def _fresh(figures: dict[str, Any], into: Path) -> str:
 
 
 def _knows(figures: dict[str, Any], into: Path) -> str:
-    head = ["", "positions: window", "belief", "velocities: window", "belief"]
-    names = [f"{who}_{what}" for what in ("positions", "velocities") for who in ("window", "belief")]
+    head = ["", "positions: window", "belief", "both", "velocities: window", "belief", "both"]
+    names = [f"{who}_{what}" for what in ("positions", "velocities") for who in ("window", "belief", "both")]
     lines = [
         [f"{row['task'].removesuffix('-v5')}, {row['disturbance']}", *(f"{row[name]:.2f}" for name in names)]
         for row in figures["rows"]

@@ -2,12 +2,13 @@
 
 Random motion of four robots is explored twice with one seed: once as the agent sees it, once as it is. (Random actions do
 not depend on what is seen.) The inference filter is fitted to what is seen in 20 000 steps; then a linear reader is fitted
-from its states, or from the last two readings, to the positions and velocities of the same moment. The table has the share
-of their variance that it explains on 8 000 other steps, mean over coordinates.
+from its states, from the last two readings, or from both, to the positions and velocities of the same moment. The table has
+the share of their variance that it explains on 8 000 other steps, mean over coordinates.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -44,8 +45,13 @@ def measure(task: str, disturbance: dict[str, Any]) -> dict[str, float]:
     model = rpsp.PredictiveStateModel(past=10, future=5).fit(seen)
     positions = seen[0].observations.shape[1]
     targets, held_targets = (np.concatenate([e.observations[:-1] for e in episodes]) for episodes in (true, held_true))
+    readers: dict[str, Callable[[Episode], np.ndarray]] = {
+        "window": window,
+        "belief": lambda e: model.filter(e.observations, e.actions)[:-1],
+        "both": lambda e: np.concatenate([readers["belief"](e), window(e)], axis=1),
+    }
     shares = {}
-    for name, features in {"window": window, "belief": lambda e: model.filter(e.observations, e.actions)[:-1]}.items():
+    for name, features in readers.items():
         X, held_X = (np.concatenate([features(e) for e in episodes]) for episodes in (seen, held_seen))
         explained = share(X, targets, held_X, held_targets)
         shares |= {

@@ -211,6 +211,22 @@ def test_the_table_of_sac_disturbed_is_that_of_the_committed_results(name: str) 
         assert float(p) == pytest.approx(welch(*both).p, rel=0.1)
 
 
+WITH_OBSERVATIONS = {
+    "Ant, two steps late": "Ant, obs_latency=2",
+    "HalfCheetah, noise": "HalfCheetah, relative_noise=0.1",
+}
+
+
+@pytest.mark.parametrize("row, where", WITH_OBSERVATIONS.items())
+def test_the_table_of_sac_with_observations_is_that_of_the_committed_results(row: str, where: str) -> None:
+    name, _, disturbance = where.partition(", ")
+    methods = (
+        f"{method}-sac, hidden=256/256{more}" for method, more in (("rpsi", ""), ("rpsi", ", plus_obs=2"), ("fm2", ""))
+    )
+    values = [committed(f"{TASKS[name]}, {disturbance}", method, 3e5) for method in methods]
+    assert typed("sac.md", row)[1:] == [f"{told(each)} ({len(each)})" for each in values]
+
+
 OF_PPO = {"`rpsi-ppo`": "rpsi-ppo", "`fm2-ppo`": "fm2-ppo", "sb3-contrib's": "recurrent-ppo"}
 
 

@@ -60,7 +60,10 @@ CURVES: dict[str, tuple[Entry, ...]] = {
     "RPSP-Alt, refitted": _each(("rpsp-alt+obs", "rpsp-alt"), refit_before=(REFIT_BEFORE,)),
     "RPSI-TRPO": (*_each(("rpsi-trpo",), past=(None, 20, 50)), *_each(("rpsi-trpo",), **WIDER)),
     "RPSI-PPO": (*_each(("rpsi-ppo",)), *_each(("rpsi-ppo",), **FORMER)),
-    "RPSI-SAC": (*_each(("rpsi-sac",), **LARGE), *_each(("rpsi-sac",), **LARGE, normed=(False,), **REFITTED_OFTEN)),
+    "RPSI-SAC": (
+        *_each(("rpsi-sac",), **LARGE, plus_obs=(None, 2)),
+        *_each(("rpsi-sac",), **LARGE, normed=(False,), **REFITTED_OFTEN),
+    ),
     "FM-SAC": _each(("fm2-sac",), **LARGE, normed=(None, False)),
 }
 """What a curve of a figure is the best of; the first is what is run unless all are."""
