@@ -11,6 +11,7 @@ import re
 import shlex
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, suppress
 from pathlib import Path
@@ -127,9 +128,22 @@ def _notes(error: BaseException) -> list[str]:
 
 
 def _interrupt(number: int, frame: Any) -> None:
+    if _importing(frame):  # a compiled module that is cut short may take Python down with it: once more, a moment later
+        again = threading.Timer(0.05, os.kill, (os.getpid(), number))
+        again.daemon = True
+        return again.start()
     PENDING.append(Terminated() if number == signal.SIGTERM else KeyboardInterrupt())
     sys.unraisablehook = _said_later
     raise PENDING[-1]
+
+
+def _importing(frame: Any) -> bool:
+    """Whether this command is in the middle of an import."""
+    while frame is not None and frame.f_code is not main.__code__:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _said_later(lost: Any) -> None:
@@ -207,7 +221,9 @@ def _closing(config: Any, run: Any) -> None:
             table.add_row(*row)
         _console().print(table)
     if "runs" not in results:
-        words = ["rpsp", "eval", str(done.directory), *configs.plugin_flag(read_config(done.directory))]
+        named = configs.plugin_flag(read_config(done.directory))
+        named = named or (["--plugin", config.plugin] if config.plugin else [])
+        words = ["rpsp", "eval", str(done.directory), *named]
         say(f"saved {done.directory}; try it: {shlex.join(words)}")
     _print_json(config.json, results)
 

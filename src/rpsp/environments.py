@@ -382,6 +382,8 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
         RecordConstructorArgs.__init__(self)
         gymnasium.Wrapper.__init__(self, env)
         self._ended: tuple[bool, bool, dict[str, Any]] | None = None
+        self.failure = ""
+        """The first number that was not finite, in words."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
@@ -404,6 +406,9 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
         self._check(observation)
         terminated, truncated = bool(terminated), bool(truncated)  # environments return numpy's as well
         failed = bool(unusable(np.atleast_1d(observation), float(reward)))
+        if failed and not self.failure:
+            wrong = [(f"observation {i}", x) for i, x in enumerate(np.atleast_1d(observation)) if not np.isfinite(x)]
+            self.failure = "{} was {}".format(*[*wrong, ("the reward", reward)][0])
         if simulation := simulation_of(self.env):
             failed |= bool(diverged(simulation.warning.number, self._time, simulation.time))
             self._time = simulation.time
@@ -446,6 +451,11 @@ class SerialBatch(SyncVectorEnv):
         self.observation_structure: Mapping[str, int] | None = getattr(
             self.envs[0].unwrapped, "observation_structure", None
         )
+
+    @property
+    def failure(self) -> str:
+        """A first number that was not finite, in words; empty if there was none."""
+        return next((env.failure for env in self.envs if isinstance(env, FailureGuard) and env.failure), "")
 
     def step(self, actions: Any) -> tuple[Any, Array, Bools, Bools, dict[str, Any]]:
         # This is the record by which Gymnasium asserts that no finished row is stepped; FailureGuard makes it harmless.
@@ -790,11 +800,11 @@ def _find_spec(id: str) -> EnvSpec:
     except gymnasium.error.Error as error:
         by_lower = {known.lower(): known for known in gymnasium.registry}
         near = [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower)]
-        remedy = (
-            f"did you mean {' or '.join(near)}?"
-            if near
-            else "gymnasium.pprint_registry() lists the known ones, and module:Env-v0 names one of your own"
-        )
+        own = "one of your own is named module:Env-v0, or its module by --plugin"
+        if module:
+            near, own = [f"{module}:{known}" for known in near], f"{module} registers its own when it is imported"
+        known = f"did you mean {' or '.join(near)}?" if near else "gymnasium.pprint_registry() lists the known ones;"
+        remedy = f"{known} ({own})" if near else f"{known} {own}"
         raise UsageError(f"id={id!r} is not a registered environment; {remedy}") from error
 
 

@@ -109,6 +109,11 @@ def units_of(space: Space, name: str = "the environment") -> ActionRange | Actio
         return ActionSymbols(int(space.n), int(space.start))
     if not isinstance(space, Box) or len(space.shape) != 1:
         raise UsageError(f"envs: the actions of {name} are in {space}; give a 1-D Box or a Discrete space.")
+    if space.dtype.kind != "f":
+        raise UsageError(
+            f"envs: the actions of {name} are whole numbers, {space}; let it take a Box of float32 and round them itself, "
+            "or give a Discrete space."
+        )
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     bounded = np.isfinite(low) & np.isfinite(high) & (low < high)
     with np.errstate(invalid="ignore", over="ignore"):  # bounds may be infinite
@@ -630,9 +635,11 @@ def _check_soundness(part: Part, envs: VectorEnv, *, whole: bool) -> None:
     if 2 * tally.undecided > tally.failed:
         why = "the agent's actions were not finite; it has diverged, train with a smaller step (max_kl, learning_rate)."
     else:
+        seen = getattr(envs.unwrapped, "failure", "")
+        what = f"{seen}, to begin with" if seen else "a sensor or reward is not finite"
         why = (
-            "the simulation diverges under its actions, or a sensor or reward is not finite; mend that, or give it a "
-            "smaller time step, or actions less room."
+            f"{what}, or the simulation diverges under its actions; mend that, or give it a smaller time step, or actions "
+            "less room."
         )
     raise DivergedError(f"{_name(envs)}: {tally.failed} of {ended} episodes failed in {part.where}: {why}")
 

@@ -261,6 +261,11 @@ def _policy(
     if isinstance(units, ActionSymbols):
         return CategoricalPolicy(inputs, units.size, hidden=settings.hidden, scaling=scaling, key=key)
     if squashed:
+        if not (np.isfinite(units.low).all() and np.isfinite(units.high).all()):
+            raise UsageError(
+                f"sac: acts between bounds, and the actions of the environment are in {envs.single_action_space}; give "
+                "them bounds, as gymnasium.wrappers.RescaleAction does, or try rpsi-ppo."
+            )
         return SquashedPolicy(inputs, units.size, hidden=settings.hidden, scaling=scaling, key=key)
     return GaussianPolicy(
         inputs, units.size, hidden=settings.hidden, log_std=settings.log_std, scaling=scaling, key=key

@@ -61,6 +61,14 @@ class ManyActions(Drift):
     action_space = MultiDiscrete([3, 3])
 
 
+class WholeActions(Drift):
+    action_space = Box(0, 5, (1,), np.int64)
+
+
+class Unbounded(Drift):
+    action_space = Box(-np.inf, np.inf, (1,), np.float32)
+
+
 class Corridor(gymnasium.Env):
     """Five cells: +1 at the right end, −1 at the left. Seen is only how far the nearer end is; symbols start at 1."""
 
@@ -85,6 +93,8 @@ gymnasium.register("Endless-v0", Drift)
 gymnasium.register("InADict-v0", InADict, max_episode_steps=20)
 gymnasium.register("AnImage-v0", AnImage, max_episode_steps=20)
 gymnasium.register("ManyActions-v0", ManyActions, max_episode_steps=20)
+gymnasium.register("WholeActions-v0", WholeActions, max_episode_steps=20)
+gymnasium.register("Unbounded-v0", Unbounded, max_episode_steps=20)
 gymnasium.register("Corridor-v0", Corridor, max_episode_steps=12)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tasks
+from gymnasium.spaces import Box
 from processes import FLAGS, TINY, checkpoints, metrics, spawn
 from tasks import Drift
 
@@ -388,6 +389,8 @@ def test_a_factory_trains_and_loads_but_cannot_be_kept_in_a_file(tmp_path: Path,
 MISTAKES = {
     "no environment": ([], 2, "env: no environment"),
     "unknown environment": (["InvertedPendulm-v5"], 2, "did you mean InvertedPendulum-v5"),
+    "unknown environment of a module": (["tasks:Drft-v0"], 2, "did you mean tasks:Drift-v0"),
+    "environment of one's own": (["Drft-v7"], 2, "module:Env-v0"),
     "unknown module": (["tasksss:Drift-v0"], 2, "tasksss"),
     "unknown method": (["tasks:Drift-v0", "--method", "rpsi-trop"], 2, "did you mean 'rpsi-trpo'?"),
     "unknown row": (["tasks:Drift-v0", "--method", "tasks:nothing"], 2, "tasks:nothing"),
@@ -399,9 +402,12 @@ MISTAKES = {
     "dict": (["tasks:InADict-v0"], 2, "1-D Box or a Discrete"),
     "image": (["tasks:AnImage-v0"], 2, "1-D Box or a Discrete"),
     "multidiscrete": (["tasks:ManyActions-v0"], 2, "1-D Box or a Discrete"),
+    "whole actions": (["tasks:WholeActions-v0"], 2, "whole numbers"),
+    "no bounds for SAC": (["tasks:Unbounded-v0", "--method", "fm2-sac", *FLAGS], 2, "give them bounds"),
     "no time limit": (["tasks:Endless-v0"], 2, "max_episode_steps"),
     "batch smaller than an episode": (["tasks:Drift-v0", "--samples", "19"], 2, "less than one episode"),
-    "existing directory": (["tasks:Drift-v0", "--out", "there"], 2, "exists and is not empty"),
+    "existing directory": (["tasks:Drift-v0", "--out", "there"], 2, "is not empty; choose another directory"),
+    "existing run": (["tasks:Drift-v0", "--out", "run"], 2, "go on with it by `rpsp resume run`"),
     "file for directory": (["tasks:Drift-v0", "--out", "there/precious"], 2, "exists"),
     "beneath a file": (["tasks:Drift-v0", "--out", "there/precious/run"], 5, "there/precious/run"),
     "samples": (["tasks:Drift-v0", "--samples", "0"], 2, "samples: 0"),
@@ -457,6 +463,7 @@ FILES = {
     "true.toml": 'env = "tasks:Drift-v0"\nseed = true',
     "infinite.toml": 'env = "tasks:Drift-v0"\nmax_kl = inf',
     "there/precious": "data",
+    "run/checkpoints/000001/agent": "",
     "fitted/config.json": '{"source": "Hopper-v5", "sensors": {}}',
     "rubbish/config.json": "{",
 }
@@ -466,7 +473,7 @@ FILES = {
 def test_a_mistake_is_one_sentence_and_leaves_nothing(mistake: str, tmp_path: Path, capsys: Any) -> None:
     arguments, code, words = MISTAKES[mistake]
     for name, content in FILES.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content)
     before = {str(p): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     command = arguments if arguments[:1] in (["resume"], ["eval"]) else ["train", *arguments]
@@ -474,6 +481,49 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(mistake: str, tmp_path: Pa
     error = capsys.readouterr().err
     assert words in error and len(error.splitlines()) == 1 and error.startswith("rpsp: ")
     assert {str(p): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+CHANGED = {
+    "action_space": Box(-2.0, 4.0, (1,), np.float32),
+    "observation_space": Box(-np.inf, np.inf, (3,), np.float64),
+}
+
+
+def test_an_environment_that_is_no_longer_what_it_was_is_refused(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    out = trained(tmp_path / "run", 1).directory
+    kept = (out / "spaces.json").read_bytes()
+    for name, space in CHANGED.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(Drift, name, space)
+            for command in (["eval"], ["export"], ["resume", "--iterations", "2"]):
+                assert cli(command[0], str(out), *command[1:]) == 2
+                what = name.removesuffix("_space")
+                assert f"rpsp: env: its {what}s are in {space}, and were in Box(" in capsys.readouterr().err
+    assert (out / "spaces.json").read_bytes() == kept
+    assert cli("resume", str(out), "--iterations", "2") == 0
+    assert metrics(out) == metrics(trained(tmp_path / "whole", 2).directory)
+
+
+def test_the_time_of_a_run_is_that_of_all_its_parts(tmp_path: Path) -> None:
+    out = trained(tmp_path / "run", 1).directory
+    lines = (out / "metrics.jsonl").read_text().replace('"acting_seconds": ', '"acting_seconds": 100')
+    (out / "metrics.jsonl").write_text(lines)
+    assert cli("resume", str(out), "--iterations", "2") == 0
+    assert json.loads((out / "results.json").read_text())["wall_seconds"] > 100
+
+
+SLOW = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(0.01); print('imported')"
+
+
+def test_an_import_is_not_cut_short(tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "slowly.py").write_text(SLOW)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    process = spawn(
+        cache, "train", "CartPole-v1", "--plugin", "slowly", "--out", str(tmp_path / "run"), PYTHONPATH=path
+    )
+    said, complained = process.communicate(timeout=100)
+    assert process.returncode == 130 and "imported" in said and not (tmp_path / "run").exists()
+    assert complained == "rpsp: interrupted; nothing was left half-written.\n"
 
 
 def test_a_disk_that_is_full_is_said_and_the_run_can_be_resumed(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -175,7 +176,7 @@ def test_more_than_a_fifth_of_a_batch_ends_the_run_and_loses_nothing(tmp_path: P
         Rubbish.every = False
     assert exit.value.code == 4
     first, second = capsys.readouterr().err.splitlines()
-    assert "episodes failed in iteration 2 of seed 0: the simulation diverges" in first and "smaller time step" in first
+    assert re.search(r"failed in iteration 2 of seed 0: (observation [01]|the reward) was (nan|-?inf), to begin", first)
     assert "all finished iterations are saved" in second and f"rpsp resume {out}" in second
     assert checkpoints(out) == before
     main(["resume", str(out), "--iterations", "3", "--quiet"])

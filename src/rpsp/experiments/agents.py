@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium.spaces import Space
 from gymnasium.vector import VectorEnv
 
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.checkpoints import check_fit
+from rpsp.experiments.place import check_spaces, read_spaces
 from rpsp.features import OneHot, Scaling
 from rpsp.policies import Agent
 from rpsp.rollouts import ActionRange, ActionSymbols, Collected, collect, lockstep, units_of
@@ -50,6 +52,8 @@ class TrainedAgent:
     """Of the noise in actions that are not deterministic."""
     first: int = 0
     """The first symbol of a Discrete space of observations."""
+    spaces: Mapping[str, Space] = field(default_factory=dict)
+    """Of the observations and actions it was trained with, where they are known."""
     _begun: int = field(default=0, repr=False)
     _compiled: dict[bool, Callable[..., Any]] = field(default_factory=dict, repr=False)
 
@@ -119,8 +123,9 @@ class TrainedAgent:
     ) -> Collected:
         """Whole episodes, as in training but with other seeds; deterministic unless told."""
         own = envs is None
-        envs = self._envs(min(10, episodes)) if envs is None else envs
+        envs = self.environments(min(10, episodes)) if envs is None else envs
         try:
+            check_spaces(self.spaces, envs)
             return collect(
                 self.agent,
                 envs,
@@ -134,15 +139,17 @@ class TrainedAgent:
             if own:
                 envs.close()
 
-    def _envs(self, count: int) -> VectorEnv:
+    def environments(self, count: int, **given: Any) -> VectorEnv:
+        """So many environments like those it was trained in."""
         if self.make_envs is None:
             raise UsageError("envs: this agent does not know its environment; pass envs=rpsp.make(...).")
-        return self.make_envs(count)
+        envs = self.make_envs(count, **given)
+        check_spaces(self.spaces, envs)
+        return envs
 
 
 def load(directory: str | Path, checkpoint: str | int = "last") -> TrainedAgent:
     """The agent of a run directory: the last checkpoint, the "best" one, or that of a number of iterations."""
-    from rpsp.experiments.place import read_spaces
     from rpsp.experiments.run_directory import RunDirectory
     from rpsp.experiments.runs import environment_maker, read_config
 
@@ -155,4 +162,4 @@ def load(directory: str | Path, checkpoint: str | int = "last") -> TrainedAgent:
         check_fit(agent.filter, scaling, units.size, agent.policy)
     except ValueError as error:
         raise FileFormatError(f"{path}: spaces.json is not of its checkpoint {number} ({error}).") from error
-    return TrainedAgent(agent, scaling, units, environment_maker(config), number, config.seed, first)
+    return TrainedAgent(agent, scaling, units, environment_maker(config), number, config.seed, first, spaces)

@@ -305,8 +305,7 @@ def _state(policy: acting_template.Policy, state: ActingState) -> Any:
 
 def _played(agent: TrainedAgent, steps: int, seed: int) -> list[Played]:
     """So many steps in the agent's own environment."""
-    assert agent.make_envs is not None
-    envs: Any = agent.make_envs(1)
+    envs: Any = agent.environments(1)
     episodes: list[Played] = []
     try:
         while (left := steps - sum(len(e.actions) for e in episodes)) > 0:

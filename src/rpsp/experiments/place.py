@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -40,6 +40,8 @@ class Place:
         self.size = 0
         self.beside = 1
         """How many runs the process works on."""
+        self.before = 0.0
+        """Seconds that were spent on what is done already."""
 
     def __enter__(self) -> Place:
         """Lock the directory, and read the last good checkpoint; a finished run is left as it is."""
@@ -80,6 +82,7 @@ class Place:
             self.say(f"going on from checkpoint {self.done} in {self.directory}")
         if (kept := self.files.cut_back(-1 if self.training is None else self.done)) < self.done:
             self.say(f"{self.files.metrics_file}: was damaged; the records of {self.done - kept} iterations are lost")
+        self.before = sum(map(seconds_of, self.files.metrics()))
         write_json(self.directory / "config.json", dataclasses.asdict(self.config))
 
     def __exit__(self, *_: Any) -> None:
@@ -89,7 +92,12 @@ class Place:
                 self._write(None, self.unsaved)
 
     def keep_spaces(self, envs: Any) -> None:
-        """Leave what observations and actions are, so that the agent can be used without its environment."""
+        """Leave what observations and actions are, so that the agent can be used without its environment.
+
+        Where there is a checkpoint they must be what they were.
+        """
+        if self.files.numbers() and (self.directory / "spaces.json").exists():
+            return check_spaces(read_spaces(self.directory), envs)
         spaces = {"observation": envs.single_observation_space, "action": envs.single_action_space}
         write_json(self.directory / "spaces.json", {name: describe_space(space) for name, space in spaces.items()})
 
@@ -130,9 +138,14 @@ class Place:
         if self.finished:
             return self.known
         results = summary(self.config, self.directory, self.files.metrics())
-        results["wall_seconds"] = round(time.monotonic() - self.started, 1)
+        results["wall_seconds"] = round(self.before + time.monotonic() - self.started, 1)
         write_json(self.results_file, self.known | results)
         return results
+
+
+def seconds_of(record: Mapping[str, float | int]) -> float:
+    """What an iteration, or the beginning, took."""
+    return sum(value for name, value in record.items() if name.endswith("_seconds"))
 
 
 def summary(config: TrainConfig, directory: Path, metrics: list[Record]) -> dict[str, Any]:
@@ -194,6 +207,29 @@ def describe_space(space: Any) -> dict[str, Any]:
     return {name: [None if math.isinf(x) else float(x) for x in bound] for name, bound in bounds.items()} | {
         "dtype": str(space.dtype)
     }
+
+
+def check_spaces(kept: Mapping[str, Any], envs: Any) -> None:
+    """Refuse environments whose readings or actions are not those that a run was trained with.
+
+    Of readings their number counts; of actions their bounds as well, which are the units that a policy acts in.
+    """
+    import numpy as np
+
+    for name, then in kept.items():
+        now = getattr(envs, f"single_{name}_space")
+        if hasattr(then, "n") or hasattr(now, "n"):
+            alike = then == now
+        else:
+            bounds = ("low", "high") if name == "action" else ()
+            alike = then.shape == now.shape and all(
+                np.allclose(getattr(then, bound), getattr(now, bound)) for bound in bounds
+            )
+        if not alike:
+            raise UsageError(
+                f"env: its {name}s are in {now}, and were in {then} when the run was trained; make it as it was, or train "
+                "anew."
+            )
 
 
 def read_spaces(directory: Path) -> dict[str, Any]:

@@ -48,7 +48,12 @@ def free_directory(out: str | None, name: str) -> Path:
     """Where a run may go: `out` itself, or a name made of the run and the time under runs/. Must be new or empty."""
     path = Path(out) if out is not None else Path("runs") / f"{name}__{time.strftime('%Y%m%d-%H%M%S')}"
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UsageError(f"out: {str(path)!r} exists and is not empty; choose another directory or remove it.")
+        going_on = (
+            f"go on with it by `rpsp resume {shlex.quote(str(path))}`, " if (path / "checkpoints").is_dir() else ""
+        )
+        raise UsageError(
+            f"out: {str(path)!r} exists and is not empty; {going_on}choose another directory or remove it."
+        )
     return path
 
 

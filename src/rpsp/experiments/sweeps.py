@@ -36,6 +36,7 @@ from rpsp.experiments.config import (
     setting_names,
 )
 from rpsp.experiments.methods import METHODS
+from rpsp.experiments.place import seconds_of
 from rpsp.experiments.pool import Beat, Failure, Job, cores, done, run_here
 from rpsp.experiments.results import flat_settings, method_label, slug, task_label
 from rpsp.experiments.runner import read_json
@@ -264,15 +265,11 @@ def standing(job: Job) -> Standing:
     records, speed = files.metrics(), None
     initial, iterations = ([r for r in records if ("iteration" in r) is later] for later in (False, True))
     if initial and iterations:
-        first, typical = _seconds(iterations[0]), statistics.median(map(_seconds, iterations))
-        speed = Speed(_seconds(initial[0]) + max(0.0, first - typical), typical)  # the first iteration compiles
+        first, typical = seconds_of(iterations[0]), statistics.median(map(seconds_of, iterations))
+        speed = Speed(seconds_of(initial[0]) + max(0.0, first - typical), typical)  # the first iteration compiles
     finished = len(iterations) == job.config.iterations and done(job)
     last = iterations[-1]["mean_return"] if iterations else None
     return Standing(job, len(iterations), finished, bool(files.numbers()), speed, last)
-
-
-def _seconds(record: Mapping[str, float | int]) -> float:
-    return sum(value for name, value in record.items() if name.endswith("_seconds"))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

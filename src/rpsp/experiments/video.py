@@ -162,13 +162,13 @@ def _environment(agent: TrainedAgent) -> tuple[Any, bool]:
     if agent.make_envs is None:
         raise UsageError("watch: this agent was trained in an environment made by a function, which no file can keep.")
     try:
-        envs = agent.make_envs(1)
+        envs = agent.environments(1)
     except AttributeError as error:  # how PyOpenGL says that a library is missing, when mujoco is imported
         raise _unrendered("the environment", error) from error
     if "rgb_array" not in (envs.metadata.get("render_modes") or ()):
         return envs, False
     envs.close()
-    envs = agent.make_envs(1, render_mode="rgb_array")
+    envs = agent.environments(1, render_mode="rgb_array")
     _follow(envs.unwrapped.envs[0].unwrapped)
     return envs, True
 
