@@ -803,8 +803,8 @@ def _find_spec(id: str) -> EnvSpec:
         own = "one of your own is named module:Env-v0, or its module by --plugin"
         if module:
             near, own = [f"{module}:{known}" for known in near], f"{module} registers its own when it is imported"
-        known = f"did you mean {' or '.join(near)}?" if near else "gymnasium.pprint_registry() lists the known ones;"
-        remedy = f"{known} ({own})" if near else f"{known} {own}"
+        listed = "gymnasium.pprint_registry() lists the known ones; " + own
+        remedy = f"did you mean {' or '.join(near)}? ({own})" if near else listed
         raise UsageError(f"id={id!r} is not a registered environment; {remedy}") from error
 
 

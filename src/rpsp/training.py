@@ -264,7 +264,7 @@ def _policy(
         if not (np.isfinite(units.low).all() and np.isfinite(units.high).all()):
             raise UsageError(
                 f"sac: acts between bounds, and the actions of the environment are in {envs.single_action_space}; give "
-                "them bounds, as gymnasium.wrappers.RescaleAction does, or try rpsi-ppo."
+                "them bounds there, or try rpsi-ppo."
             )
         return SquashedPolicy(inputs, units.size, hidden=settings.hidden, scaling=scaling, key=key)
     return GaussianPolicy(

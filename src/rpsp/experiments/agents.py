@@ -123,9 +123,11 @@ class TrainedAgent:
     ) -> Collected:
         """Whole episodes, as in training but with other seeds; deterministic unless told."""
         own = envs is None
-        envs = self.environments(min(10, episodes)) if envs is None else envs
-        try:
+        if envs is None:
+            envs = self.environments(min(10, episodes))
+        else:
             check_spaces(self.spaces, envs)
+        try:
             return collect(
                 self.agent,
                 envs,
