@@ -20,7 +20,7 @@ from rpsp.cli import main
 from rpsp.errors import FileFormatError
 from rpsp.experiments import checkpoints
 from rpsp.experiments.methods import METHODS, MethodSettings
-from rpsp.experiments.recipes import BELIEFS, UPDATES, recipe
+from rpsp.experiments.recipes import BELIEFS, UPDATES, recipe, unused
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.runs import Run, ingredients, read_config
 from rpsp.filters import Concatenated, compiled_unroll
@@ -86,6 +86,19 @@ def test_the_table_has_every_method_of_the_paper_and_ours() -> None:
     for name, row in METHODS.items():
         assert row.name == name and row.about and set(row.defaults) <= known
         assert row.belief in BELIEFS and row.update in UPDATES
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_row_uses_the_settings_that_it_sets(name: str) -> None:
+    row = METHODS[name]
+    assert unused(dataclasses.replace(row, defaults={}), row.settings()) == []
+
+
+def test_settings_that_nothing_reads_are_named() -> None:
+    given = {"clip": 0.5, "units": 7, "window": 3, "past": 9, "max_kl": 0.5, "plus_obs": 2, "hidden": (3,)}
+    assert unused(METHODS["rpsi-trpo"], METHODS["rpsi-trpo"].settings(**given)) == ["window", "units", "clip"]
+    assert unused(METHODS["gru32"], METHODS["gru32"].settings(**given)) == ["past", "window", "clip"]
+    assert unused(METHODS["fm2-ppo"], METHODS["fm2-ppo"].settings(**given)) == ["max_kl", "past", "units"]
 
 
 @pytest.mark.parametrize("name", METHODS)

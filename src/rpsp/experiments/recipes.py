@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +18,7 @@ from rpsp.ppo import ppo
 from rpsp.refinement import RefinementSettings, refine
 from rpsp.refits import Refit, keep_coordinates, new_coordinates
 from rpsp.sac import sac
-from rpsp.training import Recipe
+from rpsp.training import Recipe, TrainingSettings
 from rpsp.trajectories import Batch
 from rpsp.trpo import trpo
 from rpsp.two_stage import TabularSettings, TwoStageSettings, fit_tabular, fit_two_stage
@@ -178,6 +178,32 @@ def recipe(method: Method, settings: MethodSettings) -> tuple[Recipe, int]:
     if settings.plus_obs:
         belief = _plus_observations(belief, settings)
     return Recipe(belief.initialise, update, belief.refit if settings.refit_before else None), belief.min_length
+
+
+READ_LATER = {"kernel_bayes": {"random", "epochs"}, "finite_memory": {"window"}, "gru": {"units", "epochs"}}
+"""Settings that a belief reads only when it is initialised."""
+
+
+def unused(method: Method, settings: MethodSettings) -> list[str]:
+    """Settings other than the row's own that nothing of it reads; of a belief or update of one's own that is not known."""
+    if callable(method.belief) or callable(method.update):
+        return []
+    watched = _Watched(**vars(settings))
+    BELIEFS[method.belief](watched)
+    UPDATES[method.update](watched)
+    used = vars(watched)["_read"] | READ_LATER.get(method.belief, set()) | {"plus_obs", "refit_before"}
+    used |= {field.name for field in fields(TrainingSettings)}
+    usual = method.settings()
+    given = [f.name for f in fields(settings) if getattr(settings, f.name) != getattr(usual, f.name)]
+    return [name for name in given if name not in used]
+
+
+class _Watched(MethodSettings):
+    """Settings that remember which of them were asked for."""
+
+    def __getattribute__(self, name: str) -> Any:
+        object.__getattribute__(self, "__dict__").setdefault("_read", set()).add(name)
+        return super().__getattribute__(name)
 
 
 def _share(cls: type, s: MethodSettings) -> Any:

@@ -265,6 +265,10 @@ def start(config: TrainConfig, say: Say, show: Show, factory: Any = None) -> Run
     seeds = f"s{config.seed}" if config.seeds == 1 else f"s{config.seed}-{config.seed + config.seeds - 1}"
     method = config.method.replace(":", "_")
     directory = free_directory(config.out, f"{stem}__{method}__{seeds}")
+    from rpsp.experiments.recipes import unused
+
+    if names := unused(find_method(config.method), config.settings):
+        say(f"{config.method} has no use for {', '.join(names)}: it trains as without")
     with _departing(resolved, directory, new=True):
         _claim(directory, resolved)
         if config.seeds > 1:
