@@ -18,12 +18,8 @@ demo: $(VENV)/.installed  ## train an agent on position-only cart-pole, try it, 
 	$(BIN)/rpsp report $(DEMO)
 	@echo 'Look at the page and the video; to go on with rpsp as a command of your shell: . $(BIN)/activate'
 
-# Tests that start, interrupt and time processes have the machine to themselves; those that only compute share it.
-APART := $(wildcard tests/faults/test_*.py) tests/test_cli.py $(foreach name,cluster report runs sweeps,tests/experiments/test_$(name).py)
-
 test: $(VENV)/.dev  ## the tests (not the slow ones)
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(filter-out $(APART),$(wildcard tests/test_*.py tests/experiments/test_*.py))
-	$(BIN)/python -m pytest $(APART)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/faults tests/experiments $(wildcard tests/test_*.py)
 
 test-slow: $(VENV)/.dev  ## learning tests and long measurements
 	$(BIN)/python -m pytest -m slow
