@@ -177,6 +177,7 @@ def test_more_than_a_fifth_of_a_batch_ends_the_run_and_loses_nothing(tmp_path: P
     assert exit.value.code == 4
     first, second = capsys.readouterr().err.splitlines()
     assert re.search(r"failed in iteration 2 of seed 0: (observation [01]|the reward) was (nan|-?inf), to begin", first)
+    assert "the simulation diverges" in first and "smaller time step" in first
     assert "all finished iterations are saved" in second and f"rpsp resume {out}" in second
     assert checkpoints(out) == before
     main(["resume", str(out), "--iterations", "3", "--quiet"])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.config import TrainConfig
+from rpsp.experiments.results import seconds_of
 from rpsp.experiments.runner import Say, read_json, write_json
 
 if TYPE_CHECKING:  # heavy, and help and reports need none of it
@@ -141,11 +142,6 @@ class Place:
         results["wall_seconds"] = round(self.before + time.monotonic() - self.started, 1)
         write_json(self.results_file, self.known | results)
         return results
-
-
-def seconds_of(record: Mapping[str, float | int]) -> float:
-    """What an iteration, or the beginning, took."""
-    return sum(value for name, value in record.items() if name.endswith("_seconds"))
 
 
 def summary(config: TrainConfig, directory: Path, metrics: list[Record]) -> dict[str, Any]:

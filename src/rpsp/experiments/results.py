@@ -331,13 +331,18 @@ def _read_metrics(data: bytes, path: Path) -> tuple[dict[str, np.ndarray], float
     except ValueError:
         rows = [value for i, line in enumerate(body.splitlines(), 1 + bool(before)) for value in _parsed(line, path, i)]
     columns = dict(zip(_WANTED, np.array(rows, float).reshape(-1, len(_WANTED)).T, strict=True))
-    began = sum((value for name, value in before.items() if name.endswith("_seconds")), 0.0)
+    began = seconds_of(before)
     speed, steps = (
         columns["steps_per_second"],
         np.append(before.get("exploration_samples", 0), columns["total_samples"]),
     )
     seconds = np.divide(steps[1:] - steps[:-1], speed, out=np.zeros_like(speed), where=speed > 0).sum()
     return {curve: columns[name] for curve, name in CURVES.items()}, began + float(seconds)
+
+
+def seconds_of(record: Mapping[str, float | int]) -> float:
+    """What an iteration, or the beginning, took."""
+    return sum((value for name, value in record.items() if name.endswith("_seconds")), 0.0)
 
 
 def _parsed(line: bytes, path: Path, number: int) -> list[float]:

@@ -36,9 +36,8 @@ from rpsp.experiments.config import (
     setting_names,
 )
 from rpsp.experiments.methods import METHODS
-from rpsp.experiments.place import seconds_of
 from rpsp.experiments.pool import Beat, Failure, Job, cores, done, run_here
-from rpsp.experiments.results import flat_settings, method_label, slug, task_label
+from rpsp.experiments.results import flat_settings, method_label, seconds_of, slug, task_label
 from rpsp.experiments.runner import read_json
 
 ELSEWHERE = {
