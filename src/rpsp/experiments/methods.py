@@ -153,7 +153,8 @@ METHODS: dict[str, Method] = {row.name: row for row in (
     Method("rpsi-alt", "inference", "alternating", "direct inference, refitted; as rpsp-alt", ON_POLICY, ours=True),
     Method("rpsi-ppo", "inference", "proximal", "direct inference, refitted; PPO", {**ON_POLICY, **PPO}, True, 4000),
     Method("fm2-ppo", "finite_memory", "proximal", "the last two observations; PPO", {"window": 2, **PPO}, True, 4000),
-    Method("rpsi-sac", "inference", "off_policy", "direct inference; SAC", {**STEEP, **SAC}, True, 1000),
+    Method("rpsi-sac", "inference", "off_policy", "direct inference and the last two observations; SAC",
+           {**STEEP, **SAC, "plus_obs": 2}, True, 1000),
     Method("fm2-sac", "finite_memory", "off_policy", "the last two observations; SAC", {"window": 2, **SAC}, True, 1000),
     Method("tabular", "tabular", "policy_alone", "symbols: Bayes rule on a table learned by counting; TRPO"),
 )}

@@ -61,8 +61,8 @@ CURVES: dict[str, tuple[Entry, ...]] = {
     "RPSI-TRPO": (*_each(("rpsi-trpo",), past=(None, 20, 50)), *_each(("rpsi-trpo",), **WIDER)),
     "RPSI-PPO": (*_each(("rpsi-ppo",)), *_each(("rpsi-ppo",), **FORMER)),
     "RPSI-SAC": (
-        *_each(("rpsi-sac",), **LARGE, plus_obs=(None, 2)),
-        *_each(("rpsi-sac",), **LARGE, normed=(False,), **REFITTED_OFTEN),
+        *_each(("rpsi-sac",), **LARGE, plus_obs=(None, 0)),
+        *_each(("rpsi-sac",), **LARGE, plus_obs=(0,), normed=(False,), **REFITTED_OFTEN),
     ),
     "FM-SAC": _each(("fm2-sac",), **LARGE, normed=(None, False)),
 }
@@ -119,6 +119,15 @@ TUNING: dict[str, tuple[str | Entry, ...]] = {
     "with both, passes over a batch": _each(("rpsi-ppo",), gae=(0.9,), passes=(None, 20)),
 }
 """PPO's settings, in the same way."""
+REPLAYED: dict[str, tuple[str | Entry, ...]] = {
+    "stored states": _each(("rpsi-sac",), plus_obs=(0,), **REFITTED_OFTEN, refit_above=(0.0,), recompute=(None, True)),
+    "refits": (
+        *_each(("rpsi-sac",), plus_obs=(0,), **REFITTED_OFTEN, refit_above=(0.0,)),
+        *_each(("rpsi-sac",), plus_obs=(0,)),
+    ),
+}
+"""What SAC's buffer holds after refits, which are made wherever they predict better; and without any. The belief alone is
+shown, which is all that can grow old."""
 TASK_OF = {"cart-pole": "InvertedPendulum-v5", "swimmer": "Swimmer-v5", "hopper": "Hopper-v5", "walker": "Walker2d-v5"}
 EVERY = tuple(TASK_OF.values())
 FURTHER: tuple[Entry, ...] = tuple({"env": env, "observe": "positions"} for env in ("HalfCheetah-v5", "Ant-v5"))
@@ -194,6 +203,8 @@ EXPERIMENTS: dict[str, Experiment] = {
                              peers=tuple(PEERS), ours=True, iterations=300),
     "off-policy-disturbed": Experiment("SAC under noise (a tenth of each reading's own spread) and latency", DISTURBED,
                                        ("RPSI-SAC", "FM-SAC"), ours=True, iterations=300),
+    "replay": Experiment("SAC's stored states, kept or computed anew after refits of the filter",
+                         (TASK_OF["hopper"], TASK_OF["walker"]), changes=REPLAYED, ours=True, iterations=200),
 }
 # fmt: on
 """By name. Which of a to d shows which task does not stand in the paper's text; they are in the order of its protocol."""
