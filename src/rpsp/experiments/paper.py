@@ -204,7 +204,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "off-policy-disturbed": Experiment("SAC under noise (a tenth of each reading's own spread) and latency", DISTURBED,
                                        ("RPSI-SAC", "FM-SAC"), ours=True, iterations=300),
     "replay": Experiment("SAC's stored states, kept or computed anew after refits of the filter",
-                         (TASK_OF["hopper"], TASK_OF["walker"]), changes=REPLAYED, ours=True, iterations=200),
+                         (TASK_OF["hopper"], TASK_OF["walker"]), changes=REPLAYED, ours=True, iterations=150),
 }
 # fmt: on
 """By name. Which of a to d shows which task does not stand in the paper's text; they are in the order of its protocol."""
