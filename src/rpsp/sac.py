@@ -208,7 +208,7 @@ def refitted(agent: Agent, memory: SacMemory, length: int = 1000) -> SacMemory:
 def _init(settings: SacSettings, agent: Agent) -> SacMemory:
     policy = agent.policy
     if not isinstance(policy, SquashedPolicy):
-        raise UsageError("sac: takes continuous actions only, by a SquashedPolicy; try rpsi-ppo for discrete ones.")
+        raise UsageError(f"sac: a {type(policy).__name__} does not fit; its policy is a SquashedPolicy.")
     states, actions = agent.filter.size, policy.actions
     observation = jax.eval_shape(agent.filter.predict, jnp.zeros(states), jnp.zeros(actions))
     scaling = Scaling(

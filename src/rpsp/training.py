@@ -113,6 +113,8 @@ class Training(eqx.Module):
 
 def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[Training, Record]:
     """Explore with random actions, fit scales and filter, make a policy that does not yet care about its state."""
+    if recipe.rule.squashed:
+        _check_bounds(envs)
     rng = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(2,)))
     filter_key, policy_key = jax.random.split(jax.random.key(settings.seed))
     started = time.perf_counter()
@@ -261,15 +263,24 @@ def _policy(
     if isinstance(units, ActionSymbols):
         return CategoricalPolicy(inputs, units.size, hidden=settings.hidden, scaling=scaling, key=key)
     if squashed:
-        if not (np.isfinite(units.low).all() and np.isfinite(units.high).all()):
-            raise UsageError(
-                f"sac: acts between bounds, and the actions of the environment are in {envs.single_action_space}; give "
-                "them bounds there, or try rpsi-ppo."
-            )
         return SquashedPolicy(inputs, units.size, hidden=settings.hidden, scaling=scaling, key=key)
     return GaussianPolicy(
         inputs, units.size, hidden=settings.hidden, log_std=settings.log_std, scaling=scaling, key=key
     )
+
+
+def _check_bounds(envs: VectorEnv) -> None:
+    """Refuse actions that no tanh can reach, before anything is done."""
+    space, units = envs.single_action_space, action_units(envs)
+    if isinstance(units, ActionSymbols):
+        raise UsageError(
+            f"sac: takes actions that are numbers, and those of the environment are in {space}; try rpsi-ppo."
+        )
+    if not (np.isfinite(units.low).all() and np.isfinite(units.high).all()):
+        raise UsageError(
+            f"sac: acts between bounds, and the actions of the environment are in {space}; give them bounds there, or try "
+            "rpsi-ppo."
+        )
 
 
 def packed(collected: Collected, envs: VectorEnv, rows: int) -> Batch:

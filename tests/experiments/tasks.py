@@ -66,7 +66,12 @@ class WholeActions(Drift):
 
 
 class Unbounded(Drift):
+    """Is never played: SAC, for which it is here, refuses it before."""
+
     action_space = Box(-np.inf, np.inf, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        raise AssertionError("it was played")
 
 
 class Corridor(gymnasium.Env):

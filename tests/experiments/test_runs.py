@@ -404,6 +404,7 @@ MISTAKES = {
     "multidiscrete": (["tasks:ManyActions-v0"], 2, "1-D Box or a Discrete"),
     "whole actions": (["tasks:WholeActions-v0"], 2, "whole numbers"),
     "no bounds for SAC": (["tasks:Unbounded-v0", "--method", "fm2-sac", *FLAGS], 2, "give them bounds"),
+    "symbols for SAC": (["tasks:Corridor-v0", "--method", "fm2-sac", *FLAGS], 2, "actions that are numbers"),
     "no time limit": (["tasks:Endless-v0"], 2, "max_episode_steps"),
     "batch smaller than an episode": (["tasks:Drift-v0", "--samples", "19"], 2, "less than one episode"),
     "existing directory": (["tasks:Drift-v0", "--out", "there"], 2, "is not empty; choose another directory"),
