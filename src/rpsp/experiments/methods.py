@@ -18,7 +18,7 @@ class MethodSettings:
     discount: float = 0.99
     """γ: what a reward is worth one step later."""
     hidden: tuple[int, ...] = (16,)
-    """Sizes of the policy's hidden layers."""
+    """Sizes of the hidden layers of the policy, and of PPO's and SAC's critics."""
     log_std: float = 0.0
     """Logarithm of the policy's standard deviation at first (continuous actions)."""
     max_kl: float = 0.01
@@ -125,7 +125,7 @@ QUICK = {"policy_rate": 10.0}
 three Hopper runs got stuck with a belief that predicted worse than the mean."""
 PPO = {"hidden": (64, 64), "learning_rate": 3e-4, "log_std": -1.0, **RENEWED}
 """Beginning with a spread of actions of a third instead of 1 is what helped most: HalfCheetah and Ant learn three times as
-much from as many steps, and no task loses (docs/training/ppo.md)."""
+much from as many steps, Hopper no less; Walker2d may lose a little (docs/training/ppo.md)."""
 SAC = {"hidden": (64, 64), "learning_rate": 1e-3, "normed": True}
 STEEP = {"refit_batches": 20, "refit_kl": 1e6}
 """SAC, where refits are asked for: of batches that are a tenth as large, and however far that moves the policy. SAC's are so
