@@ -20,6 +20,7 @@ NAMES = (
     "timing",
     "fresh",
     "knows",
+    "stale",
     "training_speed",
     "lockstep",
     "overlap",

@@ -35,6 +35,7 @@ def write_page(results: Path, docs: Path) -> None:
         "prediction": _prediction,
         "fresh": _fresh,
         "knows": _knows,
+        "stale": _stale,
         "kalman": _kalman,
         "exact_bayes": _exact_bayes,
         "timing": _timing,
@@ -165,6 +166,16 @@ def _knows(figures: dict[str, Any], into: Path) -> str:
         for row in figures["rows"]
     ]
     return "\n".join(["## What a belief knows of the state\n", _doc("knows"), table(head, lines)])
+
+
+def _stale(figures: dict[str, Any], into: Path) -> str:
+    lines = []
+    for method in dict.fromkeys(row["method"] for row in figures["rows"]):
+        rows = [row for row in figures["rows"] if row["method"] == method]
+        told = [", ".join(f"{row[name]:.2g}" for row in rows) for name in ("difference", "kl")]
+        lines.append([f"`{method}`", ", ".join(f"{row['refits']:.0f}" for row in rows), *told])
+    head = ["seed by seed", "refits", "difference of states", "KL of the policy"]
+    return "\n".join(["## What a stored state is worth later\n", _doc("stale"), table(head, lines)])
 
 
 def _kalman(figures: dict[str, Any], into: Path) -> str:

@@ -99,8 +99,7 @@ class TrainConfig:
     seed: int = 0
     """The root of all randomness."""
     seeds: int = 1
-    """Train so many seeds, from `seed` on, one process a core (on a GPU all in one program); each gets a directory of its
-    own under --out."""
+    """Train so many seeds, from `seed` on, one process a core, on a GPU as one program; each has a directory under --out."""
     iterations: int | None = None
     """Iterations of acting and updating; the paper's in its tasks, elsewhere 100, of as many steps in all where a
     method's are shorter; 300 off-policy."""
@@ -243,7 +242,7 @@ class PaperConfig:
     """Do the paper's experiments, whole or in part; draw figures and tables of whatever is finished."""
 
     figures: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FIGURE")] = ()
-    """By name, or all (the paper's own, not ours); without one they are listed: what is done, what is left, how long it will take."""
+    """By name, or all (the paper's own); without one they are listed: what is done, what is left, how long it will take."""
     seeds: int = 10
     """Of every method; the paper has 10."""
     scale: float = 1.0
