@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,16 @@ def test_noise_has_the_right_size_and_leaves_the_environment_alone() -> None:
     plain.reset(seed=5)
     wrapped.reset(seed=5)
     np.testing.assert_array_equal(plain.reset()[0], wrapped.env.reset()[0])
+
+
+@pytest.mark.parametrize("id", ["Pendulum-v1", "CartPole-v1", "MountainCarContinuous-v0"])
+def test_relative_noise_on_classic_controls_positions(id: str) -> None:
+    with (
+        closing(make(id, 2, observe="positions", relative_noise=0.1)) as noisy,
+        closing(make(id, 2, observe="positions")) as plain,
+    ):
+        seen, true = (envs.reset(seed=0)[0] for envs in (noisy, plain))
+    assert seen.shape == true.shape and (seen != true).all()
 
 
 def test_relative_noise_is_in_each_readings_own_units() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,7 @@ import pytest
 
 from rpsp.errors import UsageError
 from rpsp.filters import GRU, compiled_unroll, observation_window
-from rpsp.policies import Agent, GaussianPolicy, SquashedGaussian, SquashedPolicy
+from rpsp.policies import Agent, GaussianPolicy, Network, SquashedGaussian, SquashedPolicy
 from rpsp.sac import SacMemory, explored, refitted, sac, store
 from rpsp.trajectories import Batch, Episode, pack
 
@@ -124,7 +126,49 @@ def test_states_are_computed_anew_as_if_the_new_filter_had_acted() -> None:
     np.testing.assert_allclose(same[:24], states.reshape(24, -1), atol=1e-6)
 
 
+def test_the_oldest_step_of_a_full_buffer_does_not_go_on_from_the_newest() -> None:
+    """Computed anew by the filter that made them, states stay what they are, though the ring's seam cuts an episode."""
+    agent, rule = gru_agent(), sac(**SMALL)
+    batch = batch_of(0, 12, 12, 12, 12, 12)  # 60 steps into a ring of 40: the oldest is the ninth of an episode
+    memory = explored(agent, rule.init(agent), batch)
+    assert int(memory.steps) % 40 == 20 and not bool(memory.stored.start[20])
+    for length in (40, 7):
+        np.testing.assert_allclose(refitted(agent, memory, length).stored.q, memory.stored.q, atol=1e-6)
+
+
 # Learning
+
+
+def test_the_critics_learn_what_a_plain_loop_says() -> None:
+    """y = r + γ (min_i Q̄_i(q', a') − α log π(a' | q')), and r alone where an episode terminated, not where time ran out."""
+    agent = gru_agent()
+    rule = sac(hidden=(16,), minibatch=8, capacity=40, discount=0.9, ratio=0.1)  # one gradient of eleven steps
+    first = rule.init(agent)
+    memory = first._replace(
+        targets=jax.tree.map(lambda x: 1.5 * x + 0.1, first.critics), log_temperature=jnp.asarray(-1.0)
+    )
+    _, after, found = rule.step(agent, memory, batch_of(0, 1, 2, 1, 2, 3, 2))
+    pick, draw, _ = jax.random.split(
+        jax.random.fold_in(jax.random.split(jax.random.wrap_key_data(memory.key))[1], 0), 3
+    )
+    chosen = np.asarray(jax.random.randint(pick, (8,), 0, 11))
+    noise, s = jax.random.normal(draw, (8, 1)), after.stored
+    lasts = [bool(s.terminated[i]) for i in chosen if i + 1 == 11 or s.start[i + 1]]
+    assert any(lasts) and not all(lasts), "both ways to end are among them"
+
+    def both(critics: Network, q: Any, action: Any) -> list[float]:
+        inputs = jnp.concatenate([q, action])
+        return [float(jax.tree.map(lambda x, i=i: x[i], critics)(inputs)[0]) for i in (0, 1)]
+
+    losses = []
+    for i, e in zip(chosen, noise, strict=True):
+        y = float(s.reward[i])
+        if not s.terminated[i]:
+            next_q = agent.filter.update(s.q[i], s.performed[i], s.observation[i])
+            action, log_prob = agent.policy(next_q).sample_and_log_prob(e)
+            y += 0.9 * (min(both(memory.targets, next_q, action)) - np.exp(-1.0) * float(log_prob))
+        losses.append(sum((Q - y) ** 2 for Q in both(memory.critics, s.q[i], s.action[i])))
+    assert float(found["critic_loss"]) == pytest.approx(np.mean(losses), rel=1e-4)
 
 
 def test_nothing_is_learned_of_less_than_a_minibatch() -> None:
@@ -140,12 +184,15 @@ def test_the_filter_stays_and_a_seed_gives_the_same_bits() -> None:
     assert eqx.tree_equal(ends[0][0].filter, agent.filter) and not eqx.tree_equal(ends[0][0].policy, agent.policy)
 
 
-def test_a_gradient_that_is_not_finite_is_not_followed() -> None:
+@pytest.mark.parametrize("reward", [np.inf, 2e19])
+def test_a_gradient_that_is_not_finite_is_not_followed(reward: float) -> None:
+    """Nor one whose squares are not, which Adam would remember for ever."""
     agent, rule = gru_agent(), sac(**SMALL)
     batch = batch_of(0, 12, 12)
-    batch = eqx.tree_at(lambda b: b.rewards, batch, np.full_like(batch.rewards, np.inf))
-    new, _, found = rule.step(agent, rule.init(agent), batch)
+    batch = eqx.tree_at(lambda b: b.rewards, batch, np.full_like(batch.rewards, reward))
+    new, memory, found = rule.step(agent, rule.init(agent), batch)
     assert float(found["skipped"]) == 1 and eqx.tree_equal(new, agent)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(memory.adam))
 
 
 @pytest.mark.parametrize("normed", [False, True])

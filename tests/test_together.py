@@ -13,10 +13,11 @@ import pytest
 
 from rpsp.errors import DivergedError
 from rpsp.filters import GRU, observation_window
+from rpsp.policies import Agent
 from rpsp.ppo import ppo
 from rpsp.sac import sac
 from rpsp.together import Step, train_together
-from rpsp.training import Recipe, Record, Training, TrainingSettings, train
+from rpsp.training import Recipe, Record, Refitted, Training, TrainingSettings, train
 from rpsp.trajectories import Batch
 from rpsp.trpo import trpo
 from rpsp.updates import UpdateRule, everything, filter_only, in_sequence, policy_only, vrpg
@@ -48,10 +49,14 @@ def same(steps: list[Step], expected: list[tuple[Training, Record]]) -> None:
         np.testing.assert_allclose(numbers(step.training.agent), numbers(training.agent), rtol=2e-3, atol=2e-4)
 
 
+def alternating() -> Recipe:
+    return Recipe(gru, in_sequence(trpo(), vrpg(select=filter_only, truncate=5, max_kl=0.02)))
+
+
 RECIPES = {
     "trpo": Recipe(window, trpo()),
     "through time": Recipe(gru, trpo(select=everything)),
-    "alternating": Recipe(gru, in_sequence(trpo(), vrpg(select=filter_only, truncate=5, max_kl=0.02))),
+    "alternating": alternating(),
     "ppo": Recipe(window, ppo(epochs=2, minibatch=32)),
     "sac": Recipe(window, sac(minibatch=16, capacity=100, hidden=(8,), ratio=0.5)),
 }
@@ -60,6 +65,26 @@ RECIPES = {
 @pytest.mark.parametrize("name", RECIPES)
 def test_each_run_has_the_numbers_it_has_alone(name: str) -> None:
     recipe = RECIPES[name]
+    steps = together(recipe, [None] * 3)
+    assert [step.run for step in steps] == [0, 1, 2] * (ITERATIONS + 1)
+    for run, settings in enumerate(SEEDS):
+        same([step for step in steps if step.run == run], alone(recipe, settings))
+
+
+def test_recipes_that_were_made_one_by_one_go_together() -> None:
+    """As those of several runs are, each made of its own settings."""
+    recipes = [alternating() for _ in SEEDS]
+    found = train_together(recipes, lambda n: drifting(ROWS * n), SEEDS, 1, [None] * 3, threads=2)
+    assert [len(steps) for steps in found] == [3, 3]
+
+
+def test_runs_that_a_refit_sets_apart_go_on_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refit(recipe: Recipe, settings: TrainingSettings, training: Training) -> Refitted:
+        other = Agent(observation_window(1, 2, 1), training.agent.policy)
+        return Refitted(other if settings.seed == 1 else training.agent, training.memory, {})
+
+    monkeypatch.setattr("rpsp.together.refit_if_due", refit)  # that of a run alone is another's
+    recipe = RECIPES["trpo"]
     steps = together(recipe, [None] * 3)
     assert [step.run for step in steps] == [0, 1, 2] * (ITERATIONS + 1)
     for run, settings in enumerate(SEEDS):

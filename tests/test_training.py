@@ -37,7 +37,7 @@ from rpsp.training import (
     packed,
     train,
 )
-from rpsp.trajectories import Batch, Episode, pack
+from rpsp.trajectories import Batch, Episode, pack, unpack
 from rpsp.trpo import trpo
 from rpsp.updates import UpdateRule, everything, filter_only, in_sequence, policy_only, vrpg
 
@@ -391,6 +391,20 @@ def test_rows_are_split_for_fitting_and_judging(lengths: tuple[int, ...]) -> Non
     assert fitted.shape[1] == held.shape[1] == 30
     assert fitted.mask.sum() + held.mask.sum() <= 60
     assert fitted.starts[~fitted.mask].all()
+
+
+def test_of_few_rows_whole_episodes_are_held_out() -> None:
+    """Episodes of one to nine steps in a full row and a nearly empty one: about a fifth of the steps, whichever they are."""
+    rng = np.random.default_rng(0)
+    lengths = [n for n in range(1, 10) for _ in range(2)]  # 90 steps
+    episodes = [Episode(rng.normal(size=(n + 1, 2)), rng.normal(size=(n, 1)), rng.normal(size=n)) for n in lengths]
+    batch = pack(episodes, row_length=85)
+    assert len(batch.mask) == 2
+    for seed in range(20):
+        fitted, held = _rows_split((batch,), SETTINGS, np.random.default_rng(seed))
+        assert 18 <= held.mask.sum() < 18 + 9 and fitted.mask.sum() + held.mask.sum() == 90
+        found = Counter(e.rewards.tobytes() for e in (*unpack(fitted), *unpack(held)) if e.rewards is not None)
+        assert found == Counter(np.float32(e.rewards).tobytes() for e in episodes)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpsp.errors import UsageError
-from rpsp.trajectories import Episode, as_episodes, pack, split
+from rpsp.trajectories import Episode, as_episodes, pack, split, unpack
 
 LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=12)
 
@@ -23,6 +23,18 @@ def numbered(lengths: list[int], obs: int = 1, act: int = 1) -> list[Episode]:
             Episode(o, a, rewards=a[:, 0] / 2, drawn=a + 0.0625, terminated=i % 3 == 0, truncated=i % 3 == 1)
         )
     return episodes
+
+
+@given(LENGTHS, st.none() | st.integers(1, 30), st.integers(1, 5))
+def test_unpacking_gives_the_episodes_back(lengths, row_length, row_multiple):
+    given = {e.observations[0, 0]: e for e in numbered(lengths, 2, 1)}
+    found = unpack(pack(list(given.values()), row_length=row_length, row_multiple=row_multiple))
+    assert len(found) == len(given)
+    for episode in found:
+        expected = given[episode.observations[0, 0]]
+        for name in ("observations", "actions", "rewards", "drawn"):
+            np.testing.assert_array_equal(getattr(episode, name), getattr(expected, name))
+        assert episode.truncated == (expected.truncated and not expected.terminated) != episode.terminated
 
 
 @given(LENGTHS, st.integers(1, 3), st.integers(1, 2), st.none() | st.integers(1, 30), st.integers(1, 5))

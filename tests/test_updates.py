@@ -303,7 +303,7 @@ def test_a_step_too_long_for_the_trust_region_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("rule", [vrpg(prediction_weight=3.0), vrpg(0.1, max_kl=0.01)], ids=["free", "trust region"])
-@pytest.mark.parametrize("poison", [np.nan, np.inf])
+@pytest.mark.parametrize("poison", [np.nan, np.inf, 1e25])
 def test_a_batch_that_is_not_finite_is_skipped_and_forgotten(poison: float, rule: UpdateRule) -> None:
     agent, state, found = rule.step(gru_agent(), rule.init(gru_agent()), batch_of(0))
     assert found["skipped"] == 0

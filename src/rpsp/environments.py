@@ -726,7 +726,7 @@ def make(
         if relative_noise:
             with closing(_batch(id, spec, 1, max_episode_steps, threads, patience, env_kwargs)) as alone:
                 units = _spread(alone)
-            disturbances.insert(0, Noise(relative_noise, units if visible is None else units[visible]))
+            disturbances.insert(0, Noise(relative_noise, units if visible is None else units[list(visible)]))
         if visible is not None:
             disturbances.insert(0, Selection(visible))
         for disturbance in disturbances:

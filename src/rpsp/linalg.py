@@ -89,10 +89,11 @@ def conditional_operators(
 def kernel_bayes_weights(
     C: Float[Array, "d d"], phi: Float[Array, " d"], strength: Array | float
 ) -> Float[Array, " d"]:
-    """v = (C² + λI)⁻¹ C φ for symmetric C, safe in float32.
+    """v = (C² + λI)⁻¹ C φ for symmetric C.
 
-    Solved through the Cholesky factor of C² + λI, whose eigenvalues are at least λ. Derivatives are those of the solution,
-    by one more solve with the same factor: to differentiate the factorisation takes three times as long.
+    Solved through the Cholesky factor of C² + λI, whose eigenvalues are at least λ: safe in float32 as long as C² is rounded
+    by less than that, which is for ‖C‖ up to a hundred where λ is 10⁻³ (a fitted C has about 1). Derivatives are those of
+    the solution, by one more solve with the same factor: to differentiate the factorisation takes three times as long.
     """
     squared = C @ C + strength * jnp.eye(len(C), dtype=C.dtype)
     factor = jnp.linalg.cholesky(jax.lax.stop_gradient(squared))

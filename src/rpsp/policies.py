@@ -213,7 +213,7 @@ def input_scaling(filter: AbstractFilter, states: Float[np.ndarray, "n q"], leas
         parts = input_scaling(filter.first, states[:, :n], least), input_scaling(filter.second, states[:, n:], least)
         return Scaling(*(np.concatenate(both) for both in zip(*((p.mean, p.scale) for p in parts), strict=True)))
     spread = states.std(axis=0)
-    largest = spread.max()  # of those that move: `fit_scaling` gives one that never does the scale 1
+    largest = spread.max()  # a filter none of whose coordinates moves has units of 1
     return Scaling(states.mean(axis=0), np.maximum(spread, least * largest) if largest > 1e-9 else np.ones_like(spread))
 
 

@@ -175,7 +175,8 @@ def refitted(agent: Agent, memory: SacMemory, length: int = 1000) -> SacMemory:
     """The memory with every stored state computed anew by the agent's filter, in pieces of `length` steps.
 
     A piece in the middle of an episode begins at the state that was stored for the step before it: a coordinate means
-    what it meant, and a filter soon forgets where it began.
+    what it meant, and a filter soon forgets where it began. Before the oldest step of a full buffer there is none: it keeps
+    its own.
     """
     stored = memory.stored
     capacity = stored.reward.shape[0]
@@ -189,12 +190,16 @@ def refitted(agent: Agent, memory: SacMemory, length: int = 1000) -> SacMemory:
 
     start, seen, executed = map(cut, (stored.start, stored.seen, stored.executed))
     before = jnp.roll(stored.q, 1, axis=0)[::length]
+    oldest = memory.steps % capacity
+    seam = cut((jnp.arange(capacity) == oldest) & (memory.steps > capacity) & ~stored.start)
 
     def advance(q: Array, at: Any) -> tuple[Array, Array]:
-        q = jax.vmap(partial(step, agent.filter))(q, *at)
+        *last, kept = at
+        q = jax.vmap(partial(step, agent.filter))(q, *last)
+        q = jnp.where(kept[:, None], stored.q[oldest], q)
         return q, q
 
-    by_time: Any = tuple(jnp.swapaxes(x, 0, 1) for x in (executed, seen, start))
+    by_time: Any = tuple(jnp.swapaxes(x, 0, 1) for x in (executed, seen, start, seam))
     states = jnp.swapaxes(jax.lax.scan(advance, before, by_time)[1], 0, 1).reshape(pieces * length, -1)[:capacity]
     filled = jnp.arange(capacity) < memory.steps
     return memory._replace(stored=stored._replace(q=jnp.where(filled[:, None], states, stored.q)))
@@ -317,7 +322,8 @@ def _step(
         gradient, found = jax.grad(loss, has_aux=True)(moving)
         updates, adam = _adam(settings).update(gradient, now.learners.adam)
         moved: Any = optax.apply_updates(moving, updates)
-        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(moved)]))
+        # Adam's squares overflow before what is moved does, and would stay so for ever.
+        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves((moved, adam))]))
         policy, critics, log_temperature = eqx.combine(moved, fixed)
         learners = Learners(policy, critics, log_temperature, adam)
         targets = jax.tree.map(lambda new, old: old + settings.target_rate * (new - old), learners.critics, now.targets)

@@ -27,6 +27,7 @@ from rpsp.rollouts import collect_together
 from rpsp.training import (
     Recipe,
     Record,
+    Refitted,
     Training,
     TrainingSettings,
     Update,
@@ -115,19 +116,22 @@ def _begin(
 def _alike(
     recipes: Sequence[Recipe], settings: Sequence[TrainingSettings], trainings: dict[int, Training], runs: Sequence[int]
 ) -> list[int]:
-    """The first of some runs, and those that can advance together with it.
-
-    Their parameters have the same shapes, and their rules differ in nothing but numbers such as a learning rate.
-    """
-
-    def shapes(i: int) -> Hashable:
-        leaves, structure = jax.tree.flatten((recipes[i].rule.step, trainings[i].agent, trainings[i].memory))
-        return settings[i].samples, structure, tuple(map(_form, leaves))
-
+    """The first of some runs, and those that can advance together with it."""
     found: dict[Hashable, list[int]] = defaultdict(list)
     for i in sorted(runs):
-        found[shapes(i)].append(i)
+        found[settings[i].samples, _shapes(recipes[i], trainings[i])].append(i)
     return next(iter(found.values()))
+
+
+def _shapes(recipe: Recipe, now: Training | Refitted) -> Hashable:
+    """What runs that go together have in common: parameters of the same shapes, and rules that differ in nothing but numbers
+    such as a learning rate."""
+    leaves, structure = jax.tree.flatten((recipe.rule.step, now.agent, now.memory))
+    return structure, tuple(map(_form, leaves))
+
+
+class _Unlike(Exception):
+    """Runs that were alike are so no longer: a refit may find another number of features."""
 
 
 def _form(leaf: Any) -> Hashable:
@@ -163,7 +167,8 @@ def _advance(
     runs: list[int],
     pool: ThreadPoolExecutor,
 ) -> list[Step]:
-    """One iteration of some runs of one shape. Where it diverges, they take it one by one, to tell which of them it was."""
+    """One iteration of some runs of one shape. Where it diverges, they take it one by one, to tell which of them it was; and
+    where refits set them apart."""
     envs = envs_for(len(runs))
     try:
         if len(runs) == 1:
@@ -172,8 +177,8 @@ def _advance(
         own = [recipes[i] for i in runs], [settings[i] for i in runs], [trainings[i] for i in runs]
         found = advance_together(envs, *own, pool)
         return [Step(i, *after) for i, after in zip(runs, found, strict=True)]
-    except DivergedError as error:
-        if len(runs) == 1:
+    except (DivergedError, _Unlike) as error:
+        if len(runs) == 1 and isinstance(error, DivergedError):
             return [Step(runs[0], None, {}, error)]
         return [_advance(recipes, envs_for, settings, trainings, [i], pool)[0] for i in runs]
 
@@ -193,6 +198,8 @@ def advance_together(
     runs = list(zip(recipes, settings, trainings, strict=True))
     before = _side_by_side(pool, lambda run: refit_if_due(*run), runs)
     fitted = time.perf_counter()
+    if len({_shapes(recipe, each) for recipe, each in zip(recipes, before, strict=True)}) > 1:
+        raise _Unlike
     agents, memories = stack([(each.agent, each.memory) for each in before])
     collected = collect_together(
         agents,

@@ -35,7 +35,7 @@ from rpsp.policies import (
 )
 from rpsp.refits import Refit
 from rpsp.rollouts import ActionSymbols, Collected, action_units, collect, explore
-from rpsp.trajectories import Batch, Episode, Numbers, pack, split
+from rpsp.trajectories import Batch, Episode, Numbers, pack, split, unpack
 from rpsp.updates import UpdateRule, forgetting_states
 
 Record = dict[str, float | int]
@@ -419,7 +419,7 @@ def refit_if_due(recipe: Recipe, settings: TrainingSettings, training: Training)
 def _rows_split(
     batches: tuple[Batch, ...], settings: TrainingSettings, rng: np.random.Generator
 ) -> tuple[Batch, Batch]:
-    """Rows of some batches, shuffled: at most about `refit_samples` steps, of which `held_out` are held out."""
+    """Rows of some batches, shuffled: at most about `refit_samples` steps, of which about `held_out` are held out."""
     time_steps = max(batch.shape[1] for batch in batches)
     wide = [
         jax.tree.map(lambda x: np.pad(x, [(0, 0), (0, time_steps - x.shape[1])] + [(0, 0)] * (x.ndim - 2)), batch)
@@ -432,8 +432,12 @@ def _rows_split(
     order = order[np.cumsum(steps[order]) <= max(settings.refit_samples, steps[order[:2]].sum())]
     # One shape for all refits of a run, and for both parts: as many rows as so many steps take when four fifths full.
     usual = -(-5 * settings.refit_samples // (4 * time_steps))
-    if len(order) == 1:  # nothing can be held out
-        return _take(rows, order, usual), _take(rows, order, usual)
+    if (
+        len(order) * settings.held_out < 1
+    ):  # a row would be too much: whole episodes then, of which a row may hold dozens
+        parts = split(unpack(_take(rows, order, 0)), settings.held_out, rng=rng, keep=settings.min_length)
+        fitted, held = (pack(part, row_length=time_steps) for part in parts)
+        return _take(fitted, np.arange(len(fitted.mask)), usual), _take(held, np.arange(len(held.mask)), usual)
     held = max(1, round(settings.held_out * len(order)))
     return _take(rows, order[held:], usual), _take(rows, order[:held], usual)
 

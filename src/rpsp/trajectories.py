@@ -30,7 +30,7 @@ class Episode:
     """One episode: T + 1 observations, the reset observation first, and T actions.
 
     `actions` are those the environment executed (clipped); `drawn` are the policy's own, before clipping, where they
-    differ. `failed` marks an episode cut short by a broken simulation: it must not be learned from.
+    differ.
     """
 
     observations: Float[np.ndarray, "time_plus_1 obs"]
@@ -39,7 +39,6 @@ class Episode:
     drawn: Float[np.ndarray, "time act"] | None = None
     terminated: bool = False
     truncated: bool = True
-    failed: bool = False
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -216,6 +215,19 @@ def pack(
             batch.states[here] = states[i]
     batch.starts[~batch.mask] = True
     return batch
+
+
+def unpack(batch: Batch) -> list[Episode]:
+    """The episodes of a batch, row by row."""
+    episodes = []
+    for row, last in np.argwhere(batch.ends & batch.mask):
+        first = last - np.argmax(batch.starts[row, last::-1])
+        here = (row, slice(first, last + 1))
+        truncated = bool(batch.truncated[row, last])
+        seen = np.concatenate([batch.seen[row, first : first + 1], batch.observations[here]])
+        drawn = batch.actions[here]
+        episodes.append(Episode(seen, batch.performed[here], batch.rewards[here], drawn, not truncated, truncated))
+    return episodes
 
 
 def _first_fit(lengths: np.ndarray, row_length: int) -> tuple[np.ndarray, np.ndarray, int]:

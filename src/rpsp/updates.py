@@ -62,7 +62,11 @@ class UpdateRule(NamedTuple):
 
     def moves_filter(self, agent: Agent) -> bool:
         """Whether states change with its steps."""
-        return any(jax.tree.leaves(self.select(agent).filter))
+        return _moves_filter(self.select, agent)
+
+
+def _moves_filter(select: Select, agent: Agent) -> bool:
+    return any(jax.tree.leaves(select(agent).filter))
 
 
 def in_sequence(*rules: UpdateRule) -> UpdateRule:
@@ -81,9 +85,29 @@ def in_sequence(*rules: UpdateRule) -> UpdateRule:
         marks = [rule.select(agent) for rule in rules]
         return jax.tree.map(lambda *each: any(each), *marks)
 
-    moves = tuple(rule.moves_filter for rule in rules)
-    step = _InSequence(tuple(rule.step for rule in rules), tuple(names), moves)
-    return UpdateRule(init, step, "+".join(names), select)
+    def refitted(agent: Agent, state: tuple[Memory, ...]) -> tuple[Memory, ...]:
+        pairs = zip(rules, state, strict=True)
+        return tuple(memory if rule.refitted is None else rule.refitted(agent, memory) for rule, memory in pairs)
+
+    def explored(agent: Agent, state: tuple[Memory, ...], batch: Batch) -> tuple[Memory, ...]:
+        pairs = zip(rules, state, strict=True)
+        return tuple(memory if rule.explored is None else rule.explored(agent, memory, batch) for rule, memory in pairs)
+
+    def in_units(state: tuple[Memory, ...], units: Scaling) -> tuple[Memory, ...]:
+        pairs = zip(rules, state, strict=True)
+        return tuple(memory if rule.in_units is None else rule.in_units(memory, units) for rule, memory in pairs)
+
+    step = _InSequence(*(tuple(each) for each in ((r.step for r in rules), names, (r.select for r in rules))))
+    return UpdateRule(
+        init,
+        step,
+        "+".join(names),
+        select,
+        refitted if any(rule.refitted for rule in rules) else None,
+        explored if any(rule.explored for rule in rules) else None,
+        in_units if any(rule.in_units for rule in rules) else None,
+        squashed=any(rule.squashed for rule in rules),
+    )
 
 
 class _InSequence(eqx.Module):
@@ -91,15 +115,15 @@ class _InSequence(eqx.Module):
 
     steps: tuple[Callable[..., Any], ...]
     names: tuple[str, ...]
-    moves_filter: tuple[Callable[[Agent], bool], ...]
+    selects: tuple[Select, ...]
 
     def __call__(self, agent: Agent, state: tuple[Memory, ...], batch: Batch) -> tuple[Agent, tuple, dict[str, Array]]:
         states, diagnostics = [], {}
-        for name, step, moves, memory in zip(self.names, self.steps, self.moves_filter, state, strict=True):
+        for name, step, select, memory in zip(self.names, self.steps, self.selects, state, strict=True):
             agent, memory, found = step(agent, memory, batch)
             states.append(memory)
             diagnostics |= {f"{name}/{key}": value for key, value in found.items()}
-            if moves(agent):
+            if _moves_filter(select, agent):
                 batch = forgetting_states(batch)
         return agent, tuple(states), diagnostics
 
@@ -254,7 +278,7 @@ def _step(
     updates, adam = _adam(settings).update(alpha @ gradients, state.adam)
     of_filter = ravel_pytree(moving.filter)[0].size  # these come first
     step = jnp.asarray(updates) * jnp.where(jnp.arange(theta.size) < of_filter, 1.0, settings.policy_rate)
-    finite = jnp.all(jnp.isfinite(jnp.concatenate([values, v, step])))
+    finite = jnp.all(jnp.isfinite(jnp.concatenate([values, norms, v, step])))  # a norm overflows before its numbers do
 
     def judge(theta: Vector) -> tuple[Array, Array]:
         new = eqx.combine(restore(theta), fixed)
