@@ -233,7 +233,10 @@ def test_failed_episodes_are_dropped_and_counted() -> None:
 
 
 def test_an_environment_that_always_fails_is_reported() -> None:
-    with pytest.raises(DivergedError, match="12 of 12 episodes failed in iteration 7 of seed 0: observation 0 was nan"):
+    with pytest.raises(
+        DivergedError,
+        match="12 of 12 episodes failed in iteration 7 of seed 0: in the first of them observation 0 was nan",
+    ):
         gather(window_agent(), counters([6], bad=lambda episode, step: step == 2), 20, iteration=7)
     with pytest.raises(DivergedError, match="12 of 12 episodes failed in the exploration"):
         explore(counters([6], bad=lambda episode, step: step == 2), seed=0, episodes=5)

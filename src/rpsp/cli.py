@@ -97,6 +97,8 @@ def _flush() -> None:
 
 def _parse(arguments: list[str]) -> Any:
     """The command with its settings. A mistake, of which tyro draws a box of many lines, becomes one sentence."""
+    if sum(argument.partition("=")[0] == "--plugin" for argument in arguments) > 1:
+        raise UsageError("plugin: is given more than once; give several modules as --plugin first,second.")
     said = io.StringIO()
     try:
         with redirect_stderr(said):
@@ -110,16 +112,45 @@ def _parse(arguments: list[str]) -> Any:
 def _sentence(box: str, arguments: list[str]) -> str:
     """What is wrong and what was perhaps meant, of a box with sections between rules; not what is told at length."""
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip("│ ") for line in box.splitlines() if line[:1] not in "╭╰"]
-    sections = [part.strip() for part in re.split(r"\n─+\n", "\n".join(lines))]
+    sections = [part.strip() for part in re.split(r"\n *[─-]{9,}\n", "\n".join(lines))]
+    if "╭" not in box and len(sections) > 1:  # where there are only letters, its title is a section of its own
+        sections = sections[1:]
+    command = " ".join(["rpsp", *(name for name in arguments[:1] if name in COMMANDS)])
+    if ours := _not_a_number(sections, arguments) or _another_commands(sections, command):
+        return f"{ours}; see `{command} --help`."
     told = [sections[0].partition("\n\n")[0]]
     told += [" ".join(s.splitlines()[:2]) for s in sections[1:] if s.startswith("Perhaps you meant")][:1]
     told += [s for s in sections[1:] if s.startswith("Available subcommands")]
-    command = ["rpsp", *(name for name in arguments[:1] if name in COMMANDS)]
     text = "; ".join(" ".join(part.split()).rstrip(".") for part in told)
-    return f"{text[:MOST_LETTERS]}; see `{' '.join(command)} --help`."
+    return f"{text[:MOST_LETTERS]}; see `{command} --help`."
 
 
 MOST_LETTERS = 500
+NUMBERS = {"INT": "whole number", "FLOAT": "number"}
+"""What tyro calls them, and people."""
+
+
+def _not_a_number(sections: list[str], arguments: list[str]) -> str | None:
+    """Of a flag that wants a number, or several, and got something else."""
+    wrong = re.match(r"Error parsing (--[\w-]+):", sections[0])
+    form = re.search(r"--[\w-]+ (.+)", "\n".join(sections[1:2]))
+    kind = next((word for mark, word in NUMBERS.items() if form and mark in form[1]), None)
+    if wrong is None or form is None or kind is None:
+        return None
+    flag = wrong[1]
+    several = f"list of {kind}s, as in {flag} 1 2" if "[" in form[1] else kind
+    return f"{flag[2:].replace('-', '_')}: {_value(flag, arguments)!r} is not a {several}"
+
+
+def _another_commands(sections: list[str], command: str) -> str | None:
+    """Of a flag that only other commands have."""
+    typed = re.match(r"Unrecognized[^:]*:\s*(--[\w-]+)", sections[0])
+    meant = next((s for s in sections[1:] if s.startswith("Perhaps you meant")), "")
+    offered = re.findall(r"^(--[\w-]+)", meant, re.MULTILINE)
+    if typed is None or typed[1] not in offered[:1]:
+        return None
+    homes = dict.fromkeys(re.findall(r"in (rpsp \w+) --help", meant))
+    return f"{typed[1]} is no option of `{command}`; it is one of {', '.join(f'`{home}`' for home in homes)}"
 
 
 def _notes(error: BaseException) -> list[str]:
@@ -161,23 +192,24 @@ def _commands(arguments: list[str]) -> Any:
     return Union[kinds]  # noqa: UP007 - made of a list
 
 
+def _value(flag: str, arguments: list[str]) -> str | None:
+    """What was given for a flag."""
+    for i, argument in enumerate(arguments):
+        if argument == flag and i + 1 < len(arguments):
+            return arguments[i + 1]
+        if argument.startswith(flag + "="):
+            return argument.removeprefix(flag + "=")
+    return None
+
+
 def _train_defaults(arguments: list[str]) -> configs.TrainConfig:
     """What holds where no flag is given: the file's settings, and for the rest those of the method."""
-
-    def value(flag: str) -> str | None:
-        for i, argument in enumerate(arguments):
-            if argument == flag and i + 1 < len(arguments):
-                return arguments[i + 1]
-            if argument.startswith(flag + "="):
-                return argument.removeprefix(flag + "=")
-        return None
-
-    file = value("--config")
+    file = _value("--config", arguments)
     given = {} if file is None else configs.read_toml(file)
-    plugin = value("--plugin") or given.get("plugin")
+    plugin = _value("--plugin", arguments) or given.get("plugin")
     if isinstance(plugin, str):  # in a file it may be anything, which is said below
         configs.import_plugin(plugin)
-    if (method := value("--method")) is not None:
+    if (method := _value("--method", arguments)) is not None:
         given["method"] = method
     return configs.configured(given, "" if file is None else f"{file}: ")
 
@@ -231,7 +263,7 @@ def _closing(config: Any, run: Any) -> None:
 @contextmanager
 def _live(quiet: bool) -> Iterator[Any]:
     """What is called with every record: a line an iteration, above a progress bar where there is a terminal."""
-    from rpsp.experiments.runs import clock, line
+    from rpsp.experiments.runs import line
 
     if quiet:
         yield lambda record, pace: None
@@ -251,7 +283,7 @@ def _live(quiet: bool) -> Iterator[Any]:
             def show(record: dict[str, Any], pace: Any) -> None:
                 if "iteration" in record:
                     progress.console.print(line(record, pace), highlight=False)
-                progress.update(bar, total=pace.total, completed=pace.done, eta=f"ETA {clock(pace.eta_seconds)}")
+                progress.update(bar, total=pace.total, completed=pace.done, eta=f"ETA {pace.eta}")
 
             yield show
 

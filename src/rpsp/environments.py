@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import numbers
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -391,7 +392,8 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
         self._check(observation)
         if unusable(np.atleast_1d(observation), 0.0):
             raise EnvironmentFailure(
-                f"{self.env} was reset to an observation that is not finite, {observation}; check its reset"
+                f"{type(self.unwrapped).__name__} was reset to an observation that is not finite, {observation}; check "
+                "its reset"
             )
         simulation = simulation_of(self.env)
         # Copied here and below, because an environment may write its next observation into the same array.
@@ -630,6 +632,11 @@ def _malformed(env: gymnasium.Env) -> str | None:
     """What is wrong with the form of what an environment returns, or else one of the wrappers around it."""
     if isinstance(env, gymnasium.Wrapper) and (inside := _malformed(env.env)):
         return inside
+    takes = inspect.signature(env.reset).parameters
+    missing = [name for name in ("seed", "options") if name not in takes]
+    if missing and all(parameter.kind is not parameter.VAR_KEYWORD for parameter in takes.values()):
+        form = "def reset(self, *, seed=None, options=None)"
+        return f"{type(env).__name__}.reset takes no {' and no '.join(missing)}; let it be {form}"
     for method, names in RETURNED.items():
         returned: Any = env.reset(seed=0) if method == "reset" else env.step(env.action_space.sample())
         call, form = f"{type(env).__name__}.{method}", ", ".join(names)

@@ -636,10 +636,10 @@ def _check_soundness(part: Part, envs: VectorEnv, *, whole: bool) -> None:
         why = "the agent's actions were not finite; it has diverged, train with a smaller step (max_kl, learning_rate)."
     else:
         seen = getattr(envs.unwrapped, "failure", "")
-        what = f"{seen}, to begin with" if seen else "a sensor or reward is not finite"
+        what = f"in the first of them {seen}" if seen else "a sensor or reward was not finite"
         why = (
-            f"{what}, or the simulation diverges under its actions; mend that, or give it a smaller time step, or actions "
-            "less room."
+            f"{what}; mend that, or, where the simulation diverges under its actions, give it a smaller time step or "
+            "actions less room."
         )
     raise DivergedError(f"{_name(envs)}: {tally.failed} of {ended} episodes failed in {part.where}: {why}")
 

@@ -74,6 +74,11 @@ class Unbounded(Drift):
         raise AssertionError("it was played")
 
 
+class Seedless(Drift):
+    def reset(self) -> tuple[Any, dict[str, Any]]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super().reset()
+
+
 class Corridor(gymnasium.Env):
     """Five cells: +1 at the right end, −1 at the left. Seen is only how far the nearer end is; symbols start at 1."""
 
@@ -100,6 +105,7 @@ gymnasium.register("AnImage-v0", AnImage, max_episode_steps=20)
 gymnasium.register("ManyActions-v0", ManyActions, max_episode_steps=20)
 gymnasium.register("WholeActions-v0", WholeActions, max_episode_steps=20)
 gymnasium.register("Unbounded-v0", Unbounded, max_episode_steps=20)
+gymnasium.register("Seedless-v0", Seedless, max_episode_steps=20)
 gymnasium.register("Corridor-v0", Corridor, max_episode_steps=12)
 
 

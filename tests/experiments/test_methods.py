@@ -282,7 +282,7 @@ def test_a_plugin_beside_the_user_is_found_where_it_is_named(tmp_path: Path) -> 
         return done.stdout + done.stderr
 
     rpsp_command("train", "tasks:Drift-v0", "--plugin", "mine", "--method", "mine:row", *flags)
-    assert "add --plugin mine,tasks" in rpsp_command("resume", "run", "--iterations", "2", "--quiet")
+    assert "give --plugin mine,tasks" in rpsp_command("resume", "run", "--iterations", "2", "--quiet")
     rpsp_command("resume", "run", "--iterations", "2", "--plugin", "mine", "--quiet")  # which imports tasks itself
     printed = rpsp_command("eval", "run", "--episodes", "2", "--plugin", "mine", "--json")
     assert json.loads(printed.splitlines()[-1])["checkpoint"] == 2

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from rpsp.experiments.config import configured
 from rpsp.experiments.methods import METHODS
 from rpsp.experiments.pool import AT_ONCE, Failure, Job, bundles, settle
 from rpsp.experiments.run_directory import RunDirectory
-from rpsp.experiments.runs import AMOUNTS, EXPLORATION, Run, read_config, resolve, start
+from rpsp.experiments.runs import AMOUNTS, EXPLORATION, Pace, Run, read_config, resolve, start
 
 
 @pytest.fixture(autouse=True)
@@ -405,6 +406,13 @@ MISTAKES = {
     "whole actions": (["tasks:WholeActions-v0"], 2, "whole numbers"),
     "no bounds for SAC": (["tasks:Unbounded-v0", "--method", "fm2-sac", *FLAGS], 2, "give them bounds"),
     "symbols for SAC": (["tasks:Corridor-v0", "--method", "fm2-sac", *FLAGS], 2, "actions that are numbers"),
+    "a reset without a seed": (["tasks:Seedless-v0", *FLAGS], 2, "Seedless.reset takes no seed and no options; let"),
+    "a word for a count": (["tasks:Drift-v0", "--iterations", "abc"], 2, "iterations: 'abc' is not a whole number; see"),
+    "a word for a step": (["tasks:Drift-v0", "--max-kl=x"], 2, "max_kl: 'x' is not a number; see"),
+    "commas in a list": (["tasks:Drift-v0", "--hidden", "16,16"], 2, "'16,16' is not a list of whole numbers, as in"),
+    "another command's flag": (["tasks:Drift-v0", "--jobs", "2"], 2, "no option of `rpsp train`; it is one of `rpsp"),
+    "two plugins": (["tasks:Drift-v0", "--plugin", "a", "--plugin=b"], 2, "plugin: is given more than once; give several"),
+    "too late": (["tasks:Drift-v0", "--act-latency", "20"], 2, "act_latency: 20 steps are a whole episode's 20 or more"),
     "no time limit": (["tasks:Endless-v0"], 2, "max_episode_steps"),
     "batch smaller than an episode": (["tasks:Drift-v0", "--samples", "19"], 2, "less than one episode"),
     "existing directory": (["tasks:Drift-v0", "--out", "there"], 2, "is not empty; choose another directory"),
@@ -482,6 +490,25 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(mistake: str, tmp_path: Pa
     error = capsys.readouterr().err
     assert words in error and len(error.splitlines()) == 1 and error.startswith("rpsp: ")
     assert {str(p): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_what_fails_all_seeds_alike_is_said_once_and_leaves_nothing(tmp_path: Path, capsys: Any) -> None:
+    flags = ["--device", "gpu", "--seeds", "2", "--out", str(tmp_path / "run")]
+    assert cli("train", "InvertedPendulum-v5", *flags) == 2
+    assert capsys.readouterr().err.startswith("rpsp: device: there is no GPU that jax can use;")
+    assert not (tmp_path / "run").exists()
+
+
+def test_time_is_foretold_without_the_iteration_that_compiles(monkeypatch: Any) -> None:
+    now = iter([60.0, 61.0, 62.0])
+    monkeypatch.setattr("rpsp.experiments.runs.time", SimpleNamespace(monotonic=lambda: next(now)))
+    pace = Pace(100)
+    pace.advance(1)
+    assert pace.eta == "–"
+    pace.advance(2)
+    assert pace.eta == "1:38"  # a second each
+    pace.advance(3)
+    assert pace.eta == "1:37"
 
 
 CHANGED = {

@@ -126,7 +126,7 @@ class TrainConfig:
     config: str | None = None
     """A TOML file of these settings; flags go before it."""
     plugin: str | None = None
-    """A module to import first: one that registers environments or makes classes readable."""
+    """A module to import first (several: a,b): one that registers environments or makes classes readable."""
     tensorboard: bool = False
     """Write TensorBoard's files as well (extra `tensorboard`)."""
     json: bool = False
@@ -144,7 +144,7 @@ class ResumeConfig:
     iterations: int | None = None
     """Go on to so many iterations in all, instead of those that were asked for at first."""
     plugin: str | None = None
-    """A module to import first: one that registers environments or makes classes readable."""
+    """A module to import first (several: a,b): one that registers environments or makes classes readable."""
     json: bool = False
     """Print one JSON object as the last line."""
     quiet: bool = False
@@ -166,7 +166,7 @@ class EvalConfig:
     seed: int = 0
     """Of the episodes: other than in training, whatever it is."""
     plugin: str | None = None
-    """A module to import first: one that registers environments or makes classes readable."""
+    """A module to import first (several: a,b): one that registers environments or makes classes readable."""
     json: bool = False
     """Print one JSON object as the last line."""
     quiet: bool = False
@@ -188,7 +188,7 @@ class WatchConfig:
     format: Literal["mp4", "gif"] = "mp4"
     """Of the video."""
     plugin: str | None = None
-    """A module to import first: one that registers environments or makes classes readable."""
+    """A module to import first (several: a,b): one that registers environments or makes classes readable."""
     json: bool = False
     """Print one JSON object as the last line."""
     quiet: bool = False
@@ -208,7 +208,7 @@ class ExportConfig:
     onnx: bool = False
     """Also write policy.onnx, a graph of one step (extra `onnx`; not of kernel Bayes, which solves a linear system)."""
     plugin: str | None = None
-    """A module to import first: one that registers environments or makes classes readable."""
+    """A module to import first (several: a,b): one that registers environments or makes classes readable."""
     json: bool = False
     """Print one JSON object as the last line."""
     quiet: bool = False
@@ -310,7 +310,7 @@ class ReportConfig:
     every: float = 5.0
     """Seconds between two writings, with --watch."""
     plugin: str | None = None
-    """A module to import first: one that registers environments or makes classes readable."""
+    """A module to import first (several: a,b): one that registers environments or makes classes readable."""
     json: bool = False
     """Print one JSON object as the last line."""
     quiet: bool = False

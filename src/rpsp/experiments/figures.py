@@ -619,7 +619,8 @@ def coordinate_meaning(
     effects = jax.jacobian(lambda q: forecast(filter, q, null))(jnp.asarray(states.mean(axis=0)))
     effects = np.asarray(effects) * states.std(axis=0)  # [steps ahead, observation, coordinate]
     strongest = np.argsort(-np.square(effects).sum(axis=(0, 1)), kind="stable")[:6]
-    figure, grid = plt.subplots(2, 3, figsize=(9.0, 5.2), sharex=True, squeeze=False)
+    rows = 1 if len(strongest) <= 3 else 2
+    figure, grid = plt.subplots(rows, 3, figsize=(9.0, 0.6 + 2.3 * rows), squeeze=False)
     for axes, i in zip(grid.flat, np.sort(strongest), strict=False):
         for dim in range(min(effects.shape[1], len(CYCLE))):
             axes.plot(
@@ -634,7 +635,7 @@ def coordinate_meaning(
         axes.set_title("youth of the belief, 1/t" if youth else f"coordinate {i}", loc="left")
     for axes in list(grid.flat)[len(strongest) :]:
         axes.set_visible(False)
-    for axes in grid[-1]:
+    for axes in list(grid.flat)[: len(strongest)][-3:]:  # the lowest of every column
         axes.set_xlabel("steps ahead")
     for axes in grid[:, 0]:
         axes.set_ylabel("change expected (sd)")

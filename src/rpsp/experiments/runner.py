@@ -86,6 +86,11 @@ def fit(config: FitConfig, say: Say = lambda line: None) -> dict[str, Any]:
 
     model = PredictiveStateModel(config.kind, seed=config.seed, **_given(config))
     recorded = config.source.startswith(MINARI) or config.source.endswith(".npz")
+    if not recorded and Path(config.source).is_file():
+        raise FileFormatError(
+            f"{config.source}: recordings are read from .npz; make one of it with rpsp.save_episodes, as in "
+            "docs/guides/recordings.md."
+        )
     stem = Path(config.source).stem if recorded else config.source.replace("/", "_").replace(":", "_")
     directory = free_directory(config.out, f"{stem}__fit-{config.kind}__s{config.seed}")
     if recorded:
@@ -116,7 +121,10 @@ def inspect(directory: Path, horizon: int = 10) -> list[Path]:
     from rpsp.experiments.recordings import load_episodes
 
     if not (directory / "model.safetensors").exists():
-        raise FileFormatError(f"{directory}: holds no model.safetensors; give a directory that `rpsp fit` wrote.")
+        raise FileFormatError(
+            f"{directory}: holds no model.safetensors; give a directory that `rpsp fit` wrote (of a trained run `rpsp "
+            "report` shows the belief)."
+        )
     model = PredictiveStateModel.load(directory / "model.safetensors")
     episodes = load_episodes(directory / "episodes.npz")
     source = read_json(directory / "config.json").get("source", "")

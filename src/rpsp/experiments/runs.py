@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ def read_config(directory: Path, known: Collection[str] = ()) -> TrainConfig:
         del given["sensors"], given["settings"]
         modules = named_modules(given["plugin"], given["method"], given["env"])
         if unknown := [name for name in modules if name not in sys.modules and name not in known]:
-            raise UnknownModules(directory, unknown)
+            raise UnknownModules(directory, unknown, modules)
         import_plugin(given["plugin"])
         config = configured(given)
         missing = [name for name in AMOUNTS if getattr(config, name) is None]
@@ -74,11 +74,10 @@ def read_config(directory: Path, known: Collection[str] = ()) -> TrainConfig:
 class UnknownModules(UsageError):
     """A run directory names modules that nobody has imported: whether they may run is for the user to say."""
 
-    def __init__(self, directory: Path, modules: list[str]):
-        named = ",".join(modules)
+    def __init__(self, directory: Path, unknown: Sequence[str], all_of_them: Sequence[str]):
         super().__init__(
-            f"plugin: {directory / 'config.json'} names {named!r}, and no module is imported because a file says so; if "
-            f"you know it, add --plugin {shlex.quote(named)} (in Python, import it first)."
+            f"plugin: {directory / 'config.json'} names {','.join(unknown)!r}, and no module is imported because a file "
+            f"says so; if you know it, give --plugin {shlex.quote(','.join(all_of_them))} (in Python, import it first)."
         )
 
 
@@ -141,6 +140,9 @@ def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
         raise UsageError(
             f"max_episode_steps: {config.env} has no limit of its own; say when an episode is cut off, as in 1000."
         )
+    for name in ("obs_latency", "act_latency"):
+        if (late := getattr(config.sensors, name)) >= limit:
+            raise UsageError(f"{name}: {late} steps are a whole episode's {limit} or more; nothing would ever arrive.")
 
     def steps(usual: int) -> int:
         """So many, though at most 100 episodes' worth and at least 10."""
@@ -186,13 +188,24 @@ class Pace:
 
     total: int
     done: int = 0
-    started: float = field(default_factory=time.monotonic)
     here: int = 0
     """Iterations done by this process."""
+    since: float = 0.0
+    """When the first of them was done."""
+
+    def advance(self, done: int) -> None:
+        """So many are done now. The first of a process compiles, which says nothing of the others: time is taken from its
+        end on, and until then nothing is foretold."""
+        self.done, self.here = done, self.here + 1
+        if self.here == 1:
+            self.since = time.monotonic()
 
     @property
-    def eta_seconds(self) -> float:
-        return (time.monotonic() - self.started) / max(1, self.here) * (self.total - self.done)
+    def eta(self) -> str:
+        """How long the rest will take, as on a clock."""
+        if self.here < 2 and self.done < self.total:
+            return "–"
+        return clock((time.monotonic() - self.since) / max(1, self.here - 1) * (self.total - self.done))
 
 
 @dataclass(frozen=True, eq=False)
@@ -343,7 +356,8 @@ def _departing(config: TrainConfig, directory: Path, new: bool = False) -> Itera
     except RpspError as error:
         from rpsp.experiments.run_directory import InUse, RunDirectory
 
-        begun = config.seeds > 1 or RunDirectory(directory).numbers()
+        own = [directory / f"s{seed}" for seed in range(config.seed, config.seed + config.seeds)]
+        begun = any(RunDirectory(place).numbers() for place in ([directory] if config.seeds == 1 else own))
         if begun and not isinstance(error, UsageError | FileFormatError):
             error.add_note(how)
         elif new and not begun and not isinstance(error, InUse):
@@ -413,9 +427,8 @@ def _run(
                 if records:
                     record = mean_record(records)
                     if "iteration" in record:
-                        pace.done, pace.here = int(record["iteration"]) + 1, pace.here + 1
+                        pace.advance(int(record["iteration"]) + 1)
                     else:
-                        pace.started = time.monotonic()
                         say(_initialised(record))
                     show(record, pace)
                 if PENDING:
@@ -434,8 +447,10 @@ def _run(
 
 def _some_failed(failed: dict[str, Failure], count: int) -> RpspError:
     """What is raised when some of several runs failed; the reason of each stays in its directory."""
+    reasons = {failure.sentence for failure in failed.values()}
     why = "; ".join(f"{Path(name).name}: {failure.sentence}" for name, failure in failed.items())
-    error = RpspError(f"{len(failed)} of {count} runs failed: {why}")
+    same = len(failed) == count and len(reasons) == 1  # then it is no run's own
+    error = RpspError(*reasons if same else (f"{len(failed)} of {count} runs failed: {why}",))
     error.exit_code = max(failure.code for failure in failed.values())
     return error
 
@@ -554,7 +569,7 @@ def line(record: Record, pace: Pace) -> str:
     return (
         f"{pace.done:5d}/{pace.total}  return {record['mean_return']:9.2f}  "
         f"prediction {record['prediction_error']:.1e} (persistence {record['persistence_error']:.1e})  "
-        f"KL {record['whole_kl']:.4f}  {record['steps_per_second']:7,.0f} steps/s  ETA {clock(pace.eta_seconds)}"
+        f"KL {record['whole_kl']:.4f}  {record['steps_per_second']:7,.0f} steps/s  ETA {pace.eta}"
         f"{refitted}{dropped}"
     )
 
@@ -580,6 +595,7 @@ def _initialised(record: Record) -> str:
         f"explored {record['exploration_samples']:,.0f} steps at random ({record['exploration_seconds']:.1f} s); belief of "
         f"{record['state_size']:.0f} numbers fitted ({record['initialisation_seconds']:.1f} s): held-out error "
         f"{record['prediction_error']:.1e} of the variance, persistence {record['persistence_error']:.1e}"
+        + (f"; {record['still_readings']:.0f} readings never changed" if record.get("still_readings") else "")
     )
 
 

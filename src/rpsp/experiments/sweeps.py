@@ -41,7 +41,7 @@ from rpsp.experiments.results import flat_settings, method_label, seconds_of, sl
 from rpsp.experiments.runner import read_json
 
 ELSEWHERE = {
-    "env": "tasks names them",
+    **dict.fromkeys(("env", "envs", "environments", "task"), "tasks names them"),
     "method": "methods names them",
     "seed": "seeds says which",
     "threads": "a sweep gives every run one thread",
@@ -79,12 +79,12 @@ class Sweep:
     def of(cls, given: Mapping[str, Any], name: str = "sweep", where: str = "") -> Sweep:
         """A sweep from what a file would hold; `where` says in messages where it comes from."""
         top = _normal(given, where)
-        check_names(top, {*setting_names(), *AXES, "seeds", "grid"}, where)
-        axes = {axis: _entries(top.pop(axis, None), axis, setting, where) for axis, setting in AXES.items()}
-        seeds, grid = _seeds(top.pop("seeds", 1), where), _grid(top.pop("grid", {}), where)
+        check_names(top, {*setting_names(), *ELSEWHERE, *AXES, "seeds", "grid"}, where)
         for setting in top:
             if setting in ELSEWHERE:
                 raise UsageError(f"{where}{setting}: is not for a sweep; {ELSEWHERE[setting]}.")
+        axes = {axis: _entries(top.pop(axis, None), axis, setting, where) for axis, setting in AXES.items()}
+        seeds, grid = _seeds(top.pop("seeds", 1), where), _grid(top.pop("grid", {}), where)
         if isinstance(plugin := top.get("plugin"), str):  # if it is not a text, that is said below
             import_plugin(plugin)
         runs: dict[str, TrainConfig] = {}
