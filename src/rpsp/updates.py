@@ -97,7 +97,7 @@ def in_sequence(*rules: UpdateRule) -> UpdateRule:
         pairs = zip(rules, state, strict=True)
         return tuple(memory if rule.in_units is None else rule.in_units(memory, units) for rule, memory in pairs)
 
-    step = _InSequence(*(tuple(each) for each in ((r.step for r in rules), names, (r.select for r in rules))))
+    step = _InSequence(tuple(rule.step for rule in rules), tuple(names), tuple(rule.select for rule in rules))
     return UpdateRule(
         init,
         step,
