@@ -217,6 +217,26 @@ def test_the_table_of_sac_is_that_of_the_committed_results(name: str, disturbanc
     assert float(p) == pytest.approx(welch(values[0], values[2]).p, rel=0.1)
 
 
+REFITTED = "rpsi-sac, plus_obs=0, refit_before=1/2/4/8/16/32/64/128/256, refit_above=0"
+REPLAYED = {
+    "refits, stored states kept": REFITTED,
+    "refits, stored states computed anew": f"{REFITTED}, recompute=true",
+    "no refits: the default": "rpsi-sac, plus_obs=0",
+}
+
+
+@pytest.mark.parametrize("row, method", REPLAYED.items())
+def test_the_table_of_stored_states_is_that_of_the_committed_results(row: str, method: str) -> None:
+    areas = {
+        task: np.array(
+            [run.returns.sum() / 1000 for run in all_committed() if (run.task, run.method) == (task, method)]
+        )
+        for task in ("Hopper-v5", "Walker2d-v5")
+    }
+    assert [len(values) for values in areas.values()] == [3, 1]
+    assert typed("sac.md", row)[1:] == [told(areas["Hopper-v5"]), f"{areas['Walker2d-v5'][0]:.0f}"]
+
+
 OF_PPO = {"`rpsi-ppo`": "rpsi-ppo", "`fm2-ppo`": "fm2-ppo", "sb3-contrib's": "recurrent-ppo"}
 
 
