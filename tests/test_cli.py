@@ -277,3 +277,20 @@ def test_a_reader_that_leaves_early_is_no_error():
     with open(write, "wb") as out:
         found = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, timeout=120)
     assert (found.returncode, found.stderr) == (141, b"")
+
+
+INTERRUPTED = """
+import sys
+class Interrupting:
+    def find_spec(self, name, *more):
+        if name == "rpsp.cli":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+from rpsp.__main__ import main
+main()
+"""
+
+
+def test_an_interruption_before_the_first_line_is_a_sentence_too() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "rpsp: interrupted; nothing was left half-written.\n")

@@ -138,7 +138,7 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
         "exploration_samples": samples,
         "exploration_return": float(np.mean([e.rewards.sum() for e in found if e.rewards is not None])),
         "state_size": filter.size,
-        "still_readings": int((np.ptp(np.concatenate([e.observations for e in episodes]), axis=0) == 0).sum()),
+        "still_readings": int((np.ptp(np.concatenate([e.observations for e in found]), axis=0) == 0).sum()),
         "prediction_error": float(watched["prediction_error"]),
         "persistence_error": float(watched["persistence_error"]),
         "exploration_seconds": explored - started,
@@ -433,9 +433,7 @@ def _rows_split(
     order = order[np.cumsum(steps[order]) <= max(settings.refit_samples, steps[order[:2]].sum())]
     # One shape for all refits of a run, and for both parts: as many rows as so many steps take when four fifths full.
     usual = -(-5 * settings.refit_samples // (4 * time_steps))
-    if (
-        len(order) * settings.held_out < 1
-    ):  # a row would be too much: whole episodes then, of which a row may hold dozens
+    if len(order) * settings.held_out < 1:  # a row is too much; of the episodes that it holds some will do
         parts = split(unpack(_take(rows, order, 0)), settings.held_out, rng=rng, keep=settings.min_length)
         fitted, held = (pack(part, row_length=time_steps) for part in parts)
         return _take(fitted, np.arange(len(fitted.mask)), usual), _take(held, np.arange(len(held.mask)), usual)
