@@ -176,7 +176,9 @@ def test_more_than_a_fifth_of_a_batch_ends_the_run_and_loses_nothing(tmp_path: P
         Rubbish.every = False
     assert exit.value.code == 4
     first, second = capsys.readouterr().err.splitlines()
-    assert re.search(r"failed in iteration 2 of seed 0: (observation [01]|the reward) was (nan|-?inf), to begin", first)
+    assert re.search(
+        r"failed in iteration 2 of seed 0: in the first of them (observation [01]|the reward) was (nan|-?inf);", first
+    )
     assert "the simulation diverges" in first and "smaller time step" in first
     assert "all finished iterations are saved" in second and f"rpsp resume {out}" in second
     assert checkpoints(out) == before
