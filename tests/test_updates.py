@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 
 from comparing import bits_equal, change, leaves
 from rpsp.errors import UsageError
+from rpsp.features import Scaling
 from rpsp.filters import GRU, Concatenated, compiled_unroll, observation_window, trainable
 from rpsp.policies import Agent, GaussianPolicy
 from rpsp.trajectories import Batch, Episode, pack
@@ -385,6 +386,28 @@ def test_two_rules_of_one_name_are_told_apart() -> None:
     rule = UpdateRule(lambda agent: (), step)
     both = in_sequence(rule, rule)
     assert set(both.step(gru_agent(), both.init(gru_agent()), batch_of(0))[2]) == {"update1/kl", "update2/kl"}
+
+
+def test_a_sequence_hands_on_what_its_rules_keep() -> None:
+    """Of exploration, refits and units: to each rule its own memory, and nothing where no rule asks for it."""
+    plain: Any = UpdateRule(lambda agent: 1.0, lambda *a: a, "plain")
+    keeping: Any = UpdateRule(
+        lambda agent: 10.0,
+        lambda *a: a,
+        "keeping",
+        refitted=lambda agent, memory: memory + 1,
+        explored=lambda agent, memory, batch: memory + len(batch.mask),
+        in_units=lambda memory, units: memory + units.mean[0],
+        squashed=True,
+    )
+    agent, batch, units = gru_agent(), batch_of(0), Scaling(np.full(4, 0.5), np.ones(4))
+    both: Any = in_sequence(plain, keeping)
+    state = both.init(agent)
+    assert both.squashed and both.refitted(agent, state) == (1.0, 11.0)
+    assert both.explored(agent, state, batch) == (1.0, 10.0 + len(batch.mask))
+    assert both.in_units(state, units) == (1.0, 10.5)
+    alone = in_sequence(plain, plain)
+    assert (alone.refitted, alone.explored, alone.in_units, alone.squashed) == (None, None, None, False)
 
 
 def test_settings_are_checked() -> None:
