@@ -260,6 +260,17 @@ def test_result_files_and_runs_together(tmp_path):
     assert "1 run: Hopper-v5" in (tmp_path / "kept" / "report.html").read_text()
 
 
+def test_a_run_of_modules_that_nobody_vouches_for_has_everything_but_forecasts(trained, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    config = json.loads((run / "config.json").read_text()) | {"plugin": "unheard_of"}
+    (run / "config.json").write_text(json.dumps(config))
+    page = write_report([run]).read_text()
+    assert (
+        "No forecasts: plugin: " in page and "--plugin unheard_of" in page and curve(Tags(page), "mean return")[0].size
+    )
+
+
 @pytest.mark.parametrize("iterations", [0, 1, 2])
 def test_unfinished(trained, tmp_path, iterations):
     page = write_report([written(trained, tmp_path / "run", iterations=iterations)]).read_text()

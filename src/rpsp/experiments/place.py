@@ -138,22 +138,20 @@ class Place:
         """What the run came to, written down."""
         if self.finished:
             return self.known
-        results = summary(self.config, self.directory, self.files.metrics())
+        results = summary(vars(self.config), self.directory, self.files.metrics())
         results["wall_seconds"] = round(self.before + time.monotonic() - self.started, 1)
         write_json(self.results_file, self.known | results)
         return results
 
 
-def summary(config: TrainConfig, directory: Path, metrics: list[Record]) -> dict[str, Any]:
-    """What a run came to."""
+def summary(settings: Mapping[str, Any], directory: Path, metrics: list[Record]) -> dict[str, Any]:
+    """What a run of these settings came to."""
     records = [r for r in metrics if "iteration" in r]
     returns = [r["mean_return"] for r in records]
     last = returns[-10:]
     return {
         "directory": str(directory),
-        "env": config.env,
-        "method": config.method,
-        "seed": config.seed,
+        **{name: settings[name] for name in ("env", "method", "seed")},
         "iterations": len(records),
         "samples": int(records[-1]["total_samples"]) if records else 0,
         "final_return": sum(last) / len(last) if last else None,

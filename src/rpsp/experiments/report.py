@@ -349,7 +349,7 @@ def _one_run(result: Result, doubts: list[str]) -> tuple[str, str, list[str]]:
     records, known = iterations(metrics), _optional(result.source / "results.json").get("evaluation")
     evaluation = known if isinstance(known, dict) else {}
     try:
-        facts = _facts(result, summary(read_config(result.source), result.source, metrics), evaluation)
+        facts = _facts(result, summary(result.settings, result.source, metrics), evaluation)
     except (KeyError, TypeError) as error:
         raise FileFormatError(f"{result.source / 'metrics.jsonl'}: is not of an `rpsp train` run ({error}).") from error
     done = f"{facts['environment steps']} environment steps"
