@@ -499,6 +499,15 @@ def test_what_fails_all_seeds_alike_is_said_once_and_leaves_nothing(tmp_path: Pa
     assert not (tmp_path / "run").exists()
 
 
+def test_a_reading_that_never_changes_is_told(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    flags = ["--method", "fm2", "--iterations", "0", *FLAGS]
+    assert cli("train", "tasks:Drift-v0", "--out", str(tmp_path / "moving"), *flags) == 0
+    assert "never changed" not in capsys.readouterr().out
+    monkeypatch.setattr(Drift, "observe", lambda self: np.array([self.x[0], 3.0]))
+    assert cli("train", "tasks:Drift-v0", "--out", str(tmp_path / "dead"), *flags) == 0
+    assert "; 1 readings never changed" in capsys.readouterr().out
+
+
 def test_time_is_foretold_without_the_iteration_that_compiles(monkeypatch: Any) -> None:
     now = iter([60.0, 61.0, 62.0])
     monkeypatch.setattr("rpsp.experiments.runs.time", SimpleNamespace(monotonic=lambda: next(now)))
