@@ -1,4 +1,4 @@
-"""What tests of update rules compare: bits, and how far an agent has moved."""
+"""Comparisons used by the tests of update rules: bits, numbers up to rounding, and how far an agent has moved."""
 
 from __future__ import annotations
 
@@ -21,6 +21,15 @@ def leaves(tree: Any) -> list[np.ndarray]:
 
 def bits_equal(one: Any, other: Any) -> bool:
     return all(a.tobytes() == b.tobytes() for a, b in zip(leaves(one), leaves(other), strict=True))
+
+
+def close(one: Any, other: Any, rtol: float = 1e-4, atol: float = 1e-6) -> None:
+    """Assert that two trees agree up to the rounding of two different programs.
+
+    Equal bits can be expected only of one compiled program that runs twice on one machine.
+    """
+    for a, b in zip(leaves(one), leaves(other), strict=True):
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=atol)
 
 
 @eqx.filter_jit

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from comparing import bits_equal, change, leaves
+from comparing import bits_equal, change, close, leaves
 from rpsp.errors import UsageError
 from rpsp.features import Scaling
 from rpsp.filters import GRU, Concatenated, compiled_unroll, observation_window, trainable
@@ -145,7 +145,8 @@ def test_gradients_are_those_of_finite_differences() -> None:
 def test_truncation_changes_no_state(length: int) -> None:
     filter, batch = psr_agent().filter, batch_of(0)
     states = eqx.filter_jit(truncated_unroll)(filter, jax.tree.map(jnp.asarray, batch), length)
-    np.testing.assert_array_equal(states, compiled_unroll(filter, batch))
+    # Two programs: XLA may fuse them differently, so the last bits differ between CPUs.
+    np.testing.assert_allclose(states, compiled_unroll(filter, batch), rtol=1e-4, atol=1e-5)
 
 
 def test_gradients_flow_back_within_a_segment_and_an_episode_only() -> None:
@@ -185,7 +186,8 @@ def test_a_truncation_longer_than_every_row_is_none() -> None:
         new, _, found = rule.step(agent, rule.init(agent), batch)
         np.testing.assert_allclose(found["kl"], change(agent, new, batch), rtol=1e-2, atol=1e-8)
         after[truncate] = new, float(found["prediction_gradient_norm"])
-    assert bits_equal(after[None], after[12])
+    # A new static argument is a new program: equal up to rounding, which Adam's first step, −η sign(g), keeps small.
+    close(after[None], after[12])
     assert after[2][1] != pytest.approx(after[None][1], rel=1e-3)
 
 
@@ -221,7 +223,7 @@ def test_the_policy_may_go_further_than_the_filter() -> None:
     for rate in (1.0, 10.0):
         rule = vrpg(policy_rate=rate)
         ends[rate] = rule.step(agent, rule.init(agent), batch_of(0))[0]
-    assert bits_equal(ends[1.0].filter, ends[10.0].filter)
+    close(ends[1.0].filter, ends[10.0].filter)  # the rate is compiled in: two programs
     way = {rate: jax.tree.map(lambda new, old: new - old, end.policy, agent.policy) for rate, end in ends.items()}
     for near, far in zip(jax.tree.leaves(way[1.0]), jax.tree.leaves(way[10.0]), strict=True):
         np.testing.assert_allclose(far, 10 * near, rtol=1e-3, atol=1e-6)

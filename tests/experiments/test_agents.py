@@ -59,9 +59,12 @@ def symbols(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def tamed(agent: TrainedAgent) -> TrainedAgent:
-    """The same with a smaller output layer: with a steep one, rounding errors grow tenfold with every step."""
+    """The same agent with an output layer of a fixed, small norm.
+
+    With a steep one rounding errors grow tenfold at every step. How steep training makes it depends on the CPU.
+    """
     at = lambda a: a.policy.network.layers[-1].weight  # noqa: E731
-    agent.agent = eqx.tree_at(at, agent.agent, replace_fn=lambda w: 0.2 * w)
+    agent.agent = eqx.tree_at(at, agent.agent, replace_fn=lambda w: 0.1 * w / jnp.linalg.norm(w))
     return agent
 
 
@@ -96,7 +99,7 @@ def test_a_users_own_loop_does_what_the_evaluation_did(run: Run, carried: bool) 
             np.testing.assert_allclose(action, 3.0 * did, atol=1e-6)
         assert total == pytest.approx(expected, rel=1e-6)
         drawn.append(episode.actions)
-    assert np.concatenate(drawn).std() > 0.05, "an agent that always does the same would prove nothing"
+    assert np.concatenate(drawn).std() > 0.002, "an agent that always does the same would prove nothing"
 
 
 def test_rows_are_as_one_by_one(run: Run) -> None:
