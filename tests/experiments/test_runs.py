@@ -23,13 +23,13 @@ from tasks import Drift
 import rpsp
 from rpsp.cli import main
 from rpsp.errors import DivergedError, EnvironmentFailure, UsageError
-from rpsp.experiments import place
+from rpsp.experiments import place, runs
 from rpsp.experiments.agents import load
 from rpsp.experiments.config import configured
 from rpsp.experiments.methods import METHODS
-from rpsp.experiments.pool import AT_ONCE, Failure, Job, bundles, settle
+from rpsp.experiments.pool import AT_ONCE, Beat, Failure, Job, begin, bundles, settle
 from rpsp.experiments.run_directory import RunDirectory
-from rpsp.experiments.runs import AMOUNTS, EXPLORATION, Pace, Run, read_config, resolve, start
+from rpsp.experiments.runs import AMOUNTS, EXPLORATION, Pace, Run, read_config, resolve, resume, start
 
 
 @pytest.fixture(autouse=True)
@@ -238,6 +238,28 @@ def test_two_seeds_are_two_runs_and_resume_as_one(cache: Path, tmp_path: Path) -
     printed, error = again.communicate(timeout=120)
     assert again.returncode == 0, error
     assert [run["iterations"] for run in json.loads(printed.splitlines()[-1])["runs"]] == [3, 3]
+
+
+def test_several_seeds_give_an_object_of_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_this_process(jobs: list[Job]) -> Iterator[Beat]:
+        for job in jobs:
+            begin(job)
+            resume([job.directory], print, lambda record, pace: None)
+            yield Beat([], [(job, None)])
+
+    monkeypatch.setattr(runs, "run_here", in_this_process)
+    several = trained(tmp_path / "runs", 2, seed=3, seeds=2)
+    assert [run.directory.name for run in several.runs] == ["s3", "s4"] and several.directory == tmp_path / "runs"
+    assert [(record["seed"], record["iteration"]) for record in several.metrics] == [(3, 0), (3, 1), (4, 0), (4, 1)]
+    assert several.metrics[2:] == [{"seed": 4, **record} for record in several.runs[1].metrics]
+    returns = [run.results["final_return"] for run in several.runs]
+    assert returns[0] != returns[1] and several.best is several.runs[int(np.argmax(returns))]
+    expected = several.best.agent.predict([0.1, 0.2])[0]
+    np.testing.assert_array_equal(several.agent.predict([0.1, 0.2])[0], expected)
+    # Runs without a return are never the best ones.
+    members = tuple(replace(run, results=run.results | {"final_return": None}) for run in several.runs[:1])
+    assert replace(several, members=(*members, several.runs[1])).best is several.runs[1]
+    assert several.best.runs == [several.best] and several.best.best is several.best
 
 
 @pytest.mark.slow

@@ -210,10 +210,17 @@ class Pace:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A training run that has been done."""
+    """A finished training run, as `rpsp.train` returns it."""
 
     directory: Path
+    """The run directory."""
     results: dict[str, Any]
+    """The content of its results.json."""
+
+    @property
+    def runs(self) -> list[Run]:
+        """The single runs: only this one. `Runs` has one for each seed."""
+        return [self]
 
     @property
     def metrics(self) -> list[Record]:
@@ -223,11 +230,48 @@ class Run:
         return [r for r in RunDirectory(self.directory).metrics() if "iteration" in r]
 
     @property
+    def best(self) -> Run:
+        """The run with the best final return: this one."""
+        return self
+
+    @property
     def agent(self) -> Any:
-        """The agent it ended with."""
+        """The agent of the last checkpoint."""
         from rpsp.experiments.agents import load
 
         return load(self.directory)
+
+
+@dataclass(frozen=True, eq=False)
+class Runs(Run):
+    """Several finished runs, as `rpsp.train(seeds=...)` returns them. `directory` holds one run directory for each."""
+
+    members: tuple[Run, ...]
+
+    @property
+    def runs(self) -> list[Run]:
+        """The single runs, in the order of their seeds."""
+        return list(self.members)
+
+    @property
+    def metrics(self) -> list[Record]:
+        """The records of all runs, one run after the other. Each has the `seed` of its run as an additional field."""
+        return [{"seed": run.results["seed"], **record} for run in self.members for record in run.metrics]
+
+    @property
+    def best(self) -> Run:
+        """The run with the highest `final_return`; the first one of equals. Runs without a finite return come last."""
+        return max(self.members, key=_final_return)
+
+    @property
+    def agent(self) -> Any:
+        """The agent of the best run."""
+        return self.best.agent
+
+
+def _final_return(run: Run) -> float:
+    value = run.results["final_return"]
+    return value if value is not None and math.isfinite(value) else -math.inf
 
 
 def train(
@@ -246,6 +290,11 @@ def train(
         verbose: print a line an iteration.
         out: the run directory; unless given one is named under runs/.
         **settings: any flag of `rpsp train` by its name: observe, seed, iterations, samples, max_kl, …
+
+    Returns:
+        A `Run` with `directory`, `results`, `metrics` (one record per iteration) and `agent`. With `seeds` greater than
+        1 it is a `Runs`: `runs` lists the single runs, `metrics` has the records of all of them with a `seed` field,
+        `best` is the run with the highest final return, and `agent` is the agent of that run.
     """
     name = env if isinstance(env, str) else FACTORY
     config = configured({"env": name, "method": method, "out": None if out is None else str(out), **settings})
@@ -322,7 +371,7 @@ def resume(
     if several:
         _check_alike(configs, directories)
         done = _run(configs, directories, make_envs, say, show)
-        return Run(directory.parent, {"runs": [run.results for run in done]})
+        return Runs(directory.parent, {"runs": [run.results for run in done]}, tuple(done))
     with _departing(first, directory):
         if first.seeds > 1:
             return _many(first, directory, say)
@@ -523,7 +572,8 @@ def _many(config: TrainConfig, directory: Path, say: Say) -> Run:
     write_json(directory / "results.json", content)
     if failed:
         raise _some_failed(failed, config.seeds)
-    return Run(directory, content)
+    runs = (Run(job.directory, result) for job, result in zip(jobs, results, strict=True))
+    return Runs(directory, content, tuple(runs))
 
 
 def evaluate(directory: Path, episodes: int, checkpoint: str, seed: int, deterministic: bool) -> dict[str, Any]:
