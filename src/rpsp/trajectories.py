@@ -110,7 +110,7 @@ def as_episodes(recordings: Any) -> list[Episode]:
                 f"{type(recording).__name__}; if you have one episode, put it in a list."
             )
         observations, actions = (
-            _table(array, f"episodes[{i}].{name}")
+            as_table(array, f"episodes[{i}].{name}")
             for array, name in zip(given, ("observations", "actions"), strict=True)
         )
         if len(observations) != len(actions) + 1:
@@ -140,7 +140,7 @@ def as_episodes(recordings: Any) -> list[Episode]:
     return episodes
 
 
-def _table(array: object, name: str) -> Float[np.ndarray, "n d"]:
+def as_table(array: object, name: str) -> Float[np.ndarray, "n d"]:
     """One array of an episode as a float table, checked."""
     try:
         array = np.asarray(array)

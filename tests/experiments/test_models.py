@@ -49,6 +49,18 @@ def test_entry_t_knows_nothing_after_t(model):
     np.testing.assert_array_equal(model.filter(changed_observations, changed_actions)[:11], states[:11])
 
 
+def test_forecast_goes_on_where_predict_ends(model):
+    observations, actions = _episodes(1, 20, seed=4)[0]
+    inside = model.predict(observations, actions, 5)
+    for t in (0, 7, 15):  # with t = 0 the history is the reset observation alone
+        ahead = model.forecast(observations[: t + 1], actions[:t], actions[t : t + 5])
+        np.testing.assert_allclose(ahead, inside[t], rtol=1e-4, atol=1e-4)
+    beyond = model.forecast(observations, actions, np.ones((40, 1)))
+    assert beyond.shape == (40, 2) and np.isfinite(beyond).all()
+    np.testing.assert_allclose(model.forecast(observations, actions, np.ones((3, 1))), beyond[:3], rtol=1e-4, atol=1e-4)
+    assert not np.allclose(model.forecast(observations, actions, -np.ones((3, 1))), beyond[:3], atol=1e-2)
+
+
 def test_errors_are_in_order(model):
     assert list(model.errors) == [model.kind, "linear AR(10)", "persistence", "mean"]
     assert all(len(values) == 10 and np.isfinite(values).all() for values in model.errors.values())
@@ -102,6 +114,8 @@ def test_tabular_predicts_distributions_over_symbols():
     model = PredictiveStateModel("tabular").fit(episodes)
     predicted = model.predict(episodes[0].observations, episodes[0].actions, 4)
     np.testing.assert_allclose(predicted.sum(axis=-1), 1.0, atol=1e-4)
+    ahead = model.forecast(episodes[0].observations[:11], episodes[0].actions[:10], episodes[0].actions[10:14])
+    np.testing.assert_allclose(ahead, predicted[10], atol=1e-4)
     with pytest.raises(UsageError, match=r"symbol 7 was not seen"):
         model.predict(np.array([0, 7, 1]), np.array([0, 1]))
     many = [(np.arange(60), np.arange(59) % 20)] * 2
@@ -189,6 +203,18 @@ def test_bad_questions_to_a_fitted_model():
         model.predict(observations, actions, 9)
     with pytest.raises(UsageError, match=r"observations: has 1 columns, the model was fitted to 2"):
         model.filter(observations[:, :1], actions)
+    with pytest.raises(
+        UsageError, match=r"5 observations and 8 actions .* forecast\(observations, actions\[:4\], actio"
+    ):
+        model.predict(observations[:5], actions)
+    with pytest.raises(UsageError, match=r"future_actions: is empty; give one action"):
+        model.forecast(observations, actions, [])
+    with pytest.raises(UsageError, match=r"future_actions: has 3 columns, the model was fitted to 1"):
+        model.forecast(observations, actions, np.zeros((2, 3)))
+    with pytest.raises(UsageError, match=r"9 observations and 7 actions .* the reset observation comes first"):
+        model.forecast(observations, actions[:7], actions[7:])
+    with pytest.raises(UsageError, match=r"future_actions\[1, 0\]: is nan"):
+        model.forecast(observations, actions, [0.0, np.nan])
 
 
 def test_bad_files(tmp_path):

@@ -20,7 +20,7 @@ from rpsp.filters import GRU, AbstractFilter, compiled_unroll
 from rpsp.inference import InferenceFilter, InferenceSettings, fit_inference, refit_inference
 from rpsp.refinement import RefinementSettings, refine
 from rpsp.rivals import fit_autoregression, mean_prediction, persistence
-from rpsp.trajectories import Batch, Episode, as_episodes, pack, split
+from rpsp.trajectories import Batch, Episode, as_episodes, as_table, pack, split
 from rpsp.two_stage import TabularSettings, TwoStageSettings, fit_tabular, fit_two_stage
 from rpsp.windows import longest_episode
 
@@ -121,17 +121,48 @@ class PredictiveStateModel:
         """Forecasts `[T − horizon + 1, horizon, obs]` of an episode of T actions.
 
         Entry `[t, j]` predicts `observations[t + 1 + j]` knowing `observations[: t + 1]` and the actions up to then.
+        Use `forecast` to predict beyond the last observation.
         """
         horizon = _count("horizon", horizon, 1)
         batch = self._batch(observations, actions)
         steps = len(np.asarray(actions))
         if horizon > steps:
-            raise UsageError(f"horizon: {horizon} is more than the episode's {steps} actions; choose at most {steps}.")
+            raise UsageError(
+                f"horizon: {horizon} is more than the episode's {steps} actions; choose a smaller one, or use "
+                "forecast(observations, actions, future_actions) to predict beyond the last observation."
+            )
         # From every entry of the row, though those at its end lack actions: one shape for all episodes in a bucket.
         ahead = np.minimum(np.arange(batch.shape[1])[:, None] + np.arange(horizon), batch.shape[1] - 1)
         states = compiled_unroll(self.fitted, batch)[0]
         predicted = np.asarray(compiled_forecast(self.fitted, states, np.asarray(batch.performed)[0][ahead]))
         return self.observations.decode(predicted[: steps - horizon + 1])
+
+    def forecast(self, observations: Any, actions: Any, future_actions: Any) -> Float[np.ndarray, "horizon obs"]:
+        """Predict the observations that follow a recorded history, one for each future action.
+
+        Args:
+            observations: T + 1 observations, the reset observation first; T may be 0.
+            actions: the T actions between them.
+            future_actions: the actions to take after the last observation, at least one.
+
+        Returns:
+            Row j predicts the observation after `future_actions[j]`. It uses the whole history and
+            `future_actions[: j + 1]`. For a tabular model, a row is a distribution over symbols.
+
+        Raises:
+            UsageError: the numbers of observations and actions do not match, or the model is not fitted.
+        """
+        history = self._history(observations, actions)
+        future = as_table(future_actions, "future_actions")
+        if len(future) == 0:
+            raise UsageError("future_actions: is empty; give one action for each observation to predict.")
+        self._match("future_actions", future, self.actions)
+        states = compiled_unroll(self.fitted, _one_row(history))[0]
+        encoded = self.actions.encode(future).astype(np.float32)
+        padding = np.zeros((_bucket(len(future)) - len(future), encoded.shape[1]), np.float32)
+        ahead = np.concatenate([encoded, padding])[None]
+        predicted = np.asarray(compiled_forecast(self.fitted, states[len(history)][None], ahead))
+        return self.observations.decode(predicted[0, : len(future)])
 
     def score(self, episodes: Sequence[Any], horizon: int = 1) -> float:
         """R² of the prediction `horizon` steps ahead: 1 is perfect, 0 the mean (scikit-learn's convention)."""
@@ -212,14 +243,29 @@ class PredictiveStateModel:
             raise UsageError(f"{name}: has {given.shape[1]} columns, the model was fitted to {expected}.")
 
     def _batch(self, observations: Any, actions: Any) -> Batch:
-        """One episode as a batch of one row, with one more step after its last observation, whose outcome is unknown."""
+        """One episode as a batch of one row, followed by one step whose outcome is unknown."""
+        return _one_row(self._history(observations, actions))
+
+    def _history(self, observations: Any, actions: Any) -> Episode:
+        """Check one episode and encode it. It may consist of the reset observation alone."""
         self.fitted  # noqa: B018 - say "not fitted" before anything about shapes
-        (episode,) = self._encode(as_episodes([(observations, actions)]))
-        longer = Episode(
-            np.concatenate([episode.observations, episode.observations[-1:]]),
-            np.concatenate([episode.actions, 0 * episode.actions[-1:]]),
-        )
-        return pack([longer], row_length=_bucket(len(longer)))
+        seen, done = as_table(observations, "observations"), as_table(actions, "actions")
+        if len(seen) != len(done) + 1:
+            remedy = "the reset observation comes first."
+            if 0 < len(seen) <= len(done):
+                known = len(seen) - 1
+                remedy = (
+                    "to predict beyond the last observation, use forecast(observations, "
+                    f"actions[:{known}], actions[{known}:])."
+                )
+            raise UsageError(
+                f"observations: {len(seen)} observations and {len(done)} actions are given, and there must be one more "
+                f"observation than actions; {remedy}"
+            )
+        if len(done) == 0:
+            done = np.zeros((0, 1 if isinstance(self.actions, OneHot) else len(self.actions.mean)))
+        (episode,) = self._encode([Episode(seen, done)])
+        return episode
 
     def _compare(self, batch: Batch, held: Batch, rng: np.random.Generator) -> dict[str, list[float]]:
         """Held-out normalised errors over the horizon, beside the obvious alternatives."""
@@ -264,6 +310,15 @@ def _one_of(field: str, value: str, allowed: Any) -> str:
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise UsageError(f"{field}: {value!r} is not one of {', '.join(allowed)}{hint}.")
     return value
+
+
+def _one_row(history: Episode) -> Batch:
+    """A batch of one episode with one more step, so that the state after its last observation is a pre-state."""
+    longer = Episode(
+        np.concatenate([history.observations, history.observations[-1:]]),
+        np.concatenate([history.actions, np.zeros((1, history.actions.shape[1]))]),
+    )
+    return pack([longer], row_length=_bucket(len(longer)))
 
 
 def _bucket(length: int) -> int:
