@@ -154,6 +154,14 @@ def test_it_says_what_it_expects(run: Run) -> None:
         ({"observation": np.zeros((3, 2))}, "state: is of 2 environments, the observation of 3"),
         ({"observation": np.zeros(2)}, "state: is of 2 environments, the observation of 1"),
         ({"observation": np.zeros((2, 2)), "episode_start": [True] * 3}, "episode_start: is of 3"),
+        ({"observation": "0.1"}, r"observation: '0\.1' \(str\) is not an array of numbers; give the readings"),
+        ({"observation": ["0.1", "0.2"]}, r"observation: .* \(list\) is not an array of numbers"),
+        ({"observation": {"angle": 0.1}}, r"observation: .*angle.* \(dict\) is not an array of numbers.*flatten"),
+        ({"observation": [[0.1, 0.2], [0.1]]}, r"observation: .* \(list\) is not an array of numbers"),
+        (
+            {"observation": np.zeros((0, 2))},
+            r"observation: has shape \(0, 2\), no environment at all; give at least one",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(run: Run, given: dict[str, Any], words: str) -> None:
@@ -161,6 +169,18 @@ def test_what_does_not_fit_is_refused(run: Run, given: dict[str, Any], words: st
     _, state = agent.predict(np.zeros((2, 2)))
     with pytest.raises(UsageError, match=words):
         agent.predict(**({"state": state} | given))
+
+
+def test_a_state_of_another_agent_is_refused(run: Run, symbols: Run) -> None:
+    agent, other = load(run.directory), load(symbols.directory)
+    _, state = other.predict(2)
+    sizes = rf"\({other.agent.filter.size},\) .* \({agent.agent.filter.size},\) and \(1,\)"
+    for use in (lambda: agent.predict(np.zeros(2), state), lambda: agent.expect(state)):
+        with pytest.raises(UsageError, match=f"state: belongs to another agent: its belief has shape {sizes}"):
+            use()
+    # Called directly: the checked annotations of the tests refuse a tuple before predict can.
+    with pytest.raises(UsageError, match="state: a tuple is given; give the state that the last call of predict"):
+        agent._check_state(tuple(state))
 
 
 def test_last_best_or_a_number(run: Run) -> None:

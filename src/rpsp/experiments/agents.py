@@ -69,13 +69,15 @@ class TrainedAgent:
         One observation or a row for each of several environments; `episode_start` says where a new episode begins. The
         state carries the belief and the last action, so nothing else need be remembered.
         """
-        readings = np.asarray(observation, np.float64) - self.first
+        readings = _numbers(observation) - self.first
         shape = () if isinstance(self.scaling, OneHot) else self.scaling.mean.shape
         single = readings.shape == shape
         if not single and readings.shape[1:] != shape:
             raise UsageError(
                 f"observation: has shape {readings.shape}; give {shape}, or a row of that for each of many."
             )
+        if readings.size == 0:
+            raise UsageError(f"observation: has shape {readings.shape}, no environment at all; give at least one row.")
         if not np.isfinite(readings).all():
             raise UsageError(
                 f"observation: {np.asarray(observation).tolist()} is not finite, and no belief would recover from it; "
@@ -91,6 +93,7 @@ class TrainedAgent:
             q = np.broadcast_to(np.asarray(self.agent.filter.init(), np.float32), (rows, self.agent.filter.size))
             nothing = np.zeros(rows, np.int64)
             state = ActingState(q, np.zeros((rows, self.units.size), np.float32), nothing, nothing)
+        self._check_state(state)
         if len(state.q) != rows:
             raise UsageError(f"state: is of {len(state.q)} environments, the observation of {rows}; begin with None.")
         steps = np.where(starts, 0, state.steps)
@@ -101,6 +104,21 @@ class TrainedAgent:
         executed = self.units.clip(drawn)
         action = self.units.decode(executed)
         return (action[0] if single else action), ActingState(q, executed, steps + 1, episodes)
+
+    def _check_state(self, state: Any) -> None:
+        """Check that a state is one that `predict` of an agent of these sizes returned."""
+        if not isinstance(state, ActingState):
+            raise UsageError(
+                f"state: a {type(state).__name__} is given; give the state that the last call of predict returned, or "
+                "None to begin."
+            )
+        sizes = np.shape(state.q)[1:], np.shape(state.executed)[1:]
+        if sizes != ((self.agent.filter.size,), (self.units.size,)):
+            raise UsageError(
+                f"state: belongs to another agent: its belief has shape {sizes[0]} and its action {sizes[1]}, those of this "
+                f"agent have ({self.agent.filter.size},) and ({self.units.size},); keep one state for each agent, and begin "
+                "with None."
+            )
 
     def _acting(self, deterministic: bool) -> Callable[..., Any]:
         if deterministic not in self._compiled:
@@ -115,6 +133,7 @@ class TrainedAgent:
 
     def expect(self, state: ActingState) -> np.ndarray:
         """E[o | q, a]: what the agent expects to observe next, after the action it has just chosen; in the task's units."""
+        self._check_state(state)
         predicted = jax.vmap(self.agent.filter.predict)(jnp.asarray(state.q), jnp.asarray(state.executed))
         return self.scaling.decode(np.asarray(predicted, np.float64))
 
@@ -148,6 +167,20 @@ class TrainedAgent:
         envs = self.make_envs(count, **given)
         check_spaces(self.spaces, envs)
         return envs
+
+
+def _numbers(observation: Any) -> np.ndarray:
+    """An observation as an array of floats."""
+    try:
+        given = np.asarray(observation)
+        if given.dtype.kind not in "USmMc":  # text, times and complex numbers
+            return given.astype(np.float64)
+    except (TypeError, ValueError):  # a dict, a ragged list, …
+        pass
+    raise UsageError(
+        f"observation: {str(observation)[:100]!r} ({type(observation).__name__}) is not an array of numbers; give the "
+        "readings as one array, and flatten dicts as in training."
+    )
 
 
 def load(directory: str | Path, checkpoint: str | int = "last") -> TrainedAgent:
