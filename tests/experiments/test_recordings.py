@@ -43,6 +43,12 @@ def test_foreign_and_damaged_files(tmp_path):
     (tmp_path / "text.npz").write_text("hello")
     with pytest.raises(FileFormatError, match=r"not an .npz recording"):
         rpsp.load_episodes(tmp_path / "text.npz")
+    (tmp_path / "log.csv").write_text("1,2\n3,4\n")
+    with pytest.raises(
+        FileFormatError, match=r"only .npz files and minari:ID are read.*loadtxt.*save_episodes"
+    ) as caught:
+        rpsp.load_episodes(tmp_path / "log.csv")
+    assert "again" not in str(caught.value)
     with pytest.raises(FileFormatError, match=r"has no array 'actions'"):
         rpsp.load_episodes(_write(tmp_path / "half.npz", observations=np.zeros((3, 1)), lengths=np.array([2])))
     with pytest.raises(FileFormatError, match=r"need 2 actions and 3 observations; it has 2 and 5"):

@@ -32,7 +32,10 @@ UNREADABLE = (
 
 
 def load_episodes(source: str | Path) -> list[Episode]:
-    """Read recorded episodes from an `.npz` file or, as `minari:ID`, from a Minari data set."""
+    """Read recorded episodes from an `.npz` file or, as `minari:ID`, from a Minari data set.
+
+    CSV and other formats are not read: read them with `numpy.loadtxt` and write them with `save_episodes`.
+    """
     if str(source).startswith(MINARI):
         return _load_minari(str(source).removeprefix(MINARI))
     path = Path(source)
@@ -51,6 +54,8 @@ def load_episodes(source: str | Path) -> list[Episode]:
                 )
             observations, actions, lengths = (file[name] for name in ("observations", "actions", "lengths"))
     except UNREADABLE as error:
+        if path.suffix != ".npz":
+            raise FileFormatError(other_format(path)) from error
         raise FileFormatError(f"{path}: is not an .npz recording, or is damaged; record it again.") from error
     if observations.ndim == 0 or actions.ndim == 0:
         raise FileFormatError(f"{path}: 'observations' and 'actions' must have a row a step.")
@@ -65,6 +70,15 @@ def load_episodes(source: str | Path) -> list[Episode]:
     ends = np.cumsum(lengths)
     observed = np.split(observations, (ends + np.arange(1, len(lengths) + 1))[:-1])
     return as_episodes(list(zip(observed, np.split(actions, ends[:-1]), strict=True)))
+
+
+def other_format(path: str | Path) -> str:
+    """The sentence about a recording in a format that is not read."""
+    how = "numpy.loadtxt(path, delimiter=',')" if str(path).lower().endswith(".csv") else "numpy"
+    return (
+        f"{path}: is not an .npz recording; only .npz files and minari:ID are read, so read it with {how}, split it into "
+        "(observations, actions) and write those with rpsp.save_episodes, as in docs/guides/recordings.md."
+    )
 
 
 def save_episodes(target: str | Path, episodes: Sequence[Any], *, overwrite: bool = False) -> None:

@@ -82,15 +82,12 @@ def record_settings(directory: Path, config: Any) -> None:
 def fit(config: FitConfig, say: Say = lambda line: None) -> dict[str, Any]:
     """`rpsp fit`: episodes, model, errors beside the rivals', all kept in a run directory; a summary comes back."""
     from rpsp.experiments.models import PredictiveStateModel
-    from rpsp.experiments.recordings import MINARI, load_episodes, save_episodes
+    from rpsp.experiments.recordings import MINARI, load_episodes, other_format, save_episodes
 
     model = PredictiveStateModel(config.kind, seed=config.seed, **_given(config))
     recorded = config.source.startswith(MINARI) or config.source.endswith(".npz")
     if not recorded and Path(config.source).is_file():
-        raise FileFormatError(
-            f"{config.source}: recordings are read from .npz; make one of it with rpsp.save_episodes, as in "
-            "docs/guides/recordings.md."
-        )
+        raise FileFormatError(other_format(config.source))
     stem = Path(config.source).stem if recorded else config.source.replace("/", "_").replace(":", "_")
     directory = free_directory(config.out, f"{stem}__fit-{config.kind}__s{config.seed}")
     if recorded:
