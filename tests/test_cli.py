@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from importlib.metadata import version
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -148,6 +150,21 @@ def test_help_comes_at_once():
     assert min(times) < 1.0
 
 
+def test_the_package_says_its_version_and_that_it_is_typed():
+    assert rpsp.__version__ == version("rpsp") and "__version__" in dir(rpsp)
+    with pytest.raises(AttributeError, match="no attribute '__versions__'"):
+        rpsp.__versions__  # noqa: B018
+    assert files("rpsp").joinpath("py.typed").is_file()
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    assert "py.typed" in project["tool"]["setuptools"]["package-data"]["rpsp"]
+    classifiers = project["project"]["classifiers"]
+    assert {c for c in classifiers if c.startswith("Operating System")} == {
+        "Operating System :: MacOS",
+        "Operating System :: POSIX :: Linux",
+    }
+    assert "Programming Language :: Python :: 3.11" in classifiers
+
+
 @pytest.mark.slow
 def test_the_wheel_works_elsewhere(tmp_path):
     """Built of a copy, installed apart, and run away from the repository with nothing of it in reach but dependencies."""
@@ -165,7 +182,7 @@ def test_the_wheel_works_elsewhere(tmp_path):
     where = subprocess.run(
         [sys.executable, "-c", "import rpsp; print(rpsp.__file__)"], env=env, cwd=tmp_path, capture_output=True
     )
-    assert where.stdout.decode().startswith(str(apart))
+    assert where.stdout.decode().startswith(str(apart)) and (apart / "rpsp" / "py.typed").exists()
     small = ["--method", "fm2", "--iterations", "1", "--samples", "500", "--exploration-episodes", "10"]
     for words in (
         ["doctor"],

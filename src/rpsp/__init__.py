@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rpsp.rollouts import explore
     from rpsp.trajectories import Episode
 
+    __version__: str
+
 _HOMES = {
     "Episode": "rpsp.trajectories",
     "PredictiveStateModel": "rpsp.experiments.models",
@@ -32,10 +34,14 @@ __all__ = ["Episode", "PredictiveStateModel", "explore", "load", "load_episodes"
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version  # takes longer to import than the rest of this module
+
+        return version("rpsp")
     if name not in _HOMES:
         raise AttributeError(f"module 'rpsp' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted([*globals(), *_HOMES, "__version__"])
