@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ import pytest
 
 import rpsp
 from rpsp.cli import main
+from rpsp.errors import UsageError
 
 
 def run(*arguments: str) -> int:
@@ -148,6 +150,21 @@ def test_help_comes_at_once():
         subprocess.run([sys.executable, "-m", "rpsp.cli", "--help"], check=True, capture_output=True)
         times.append(time.perf_counter() - started)
     assert min(times) < 1.0
+
+
+def test_windows_is_refused_in_one_sentence(monkeypatch, capsys):
+    names = "rpsp.patience", "rpsp.experiments.run_directory"
+    for name in names:  # with everything that they import, which may look at the platform as well
+        importlib.import_module(name)
+    monkeypatch.setattr(sys, "platform", "win32")
+    for name in names:  # executed again, beside the imported module
+        spec = importlib.util.find_spec(name)
+        with pytest.raises(UsageError, match=r"rpsp does not run on Windows.*use WSL2"):
+            spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    assert run("methods") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("rpsp: platform: rpsp does not run on Windows") and error.count("\n") == 1
+    assert run("--version") == 0
 
 
 def test_the_package_says_its_version_and_that_it_is_typed():

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Union
 
 import tyro
 
-from rpsp.errors import PENDING, RpspError, Terminated, UsageError
+from rpsp.errors import PENDING, RpspError, Terminated, UsageError, refuse_windows
 from rpsp.experiments import config as configs
 
 COMMANDS = {
@@ -60,6 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
             from importlib.metadata import version
 
             return print(f"rpsp {version('rpsp')}")
+        refuse_windows()
         command = _parse(["--help"] if arguments in ([], ["help"]) else arguments)
         globals()[next(name for name, cls in COMMANDS.items() if cls is type(command)) + "_command"](command)
     except RpspError as error:

@@ -5,6 +5,8 @@ A message is one sentence that names the field, the value and the remedy.
 
 from __future__ import annotations
 
+import sys
+
 PENDING: list[KeyboardInterrupt] = []
 """A signal that came. What it raises may be lost where compiled code calls Python; a run looks here between iterations."""
 
@@ -47,3 +49,15 @@ class EnvironmentFailure(RpspError):
     """The environment raised, hung, or cannot be used."""
 
     exit_code = 6
+
+
+def refuse_windows() -> None:
+    """Raise a `UsageError` on Windows. Call it before using file locks, interval timers or POSIX signals.
+
+    Models, filters and recordings need none of these and work without this check.
+    """
+    if sys.platform == "win32":
+        raise UsageError(
+            "platform: rpsp does not run on Windows, whose Python has no fcntl, setitimer, SIGTSTP or pthread_kill; use "
+            "WSL2 (https://learn.microsoft.com/windows/wsl), Linux or macOS."
+        )

@@ -25,7 +25,9 @@ from functools import cache
 from time import monotonic, sleep
 from typing import Any
 
-from rpsp.errors import EnvironmentFailure
+from rpsp.errors import EnvironmentFailure, refuse_windows
+
+refuse_windows()
 
 MAIN = threading.main_thread().ident or 0
 SIGNAL = signal.SIGVTALRM

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rpsp.errors import FileFormatError, StorageError, UsageError
+from rpsp.errors import FileFormatError, StorageError, UsageError, refuse_windows
 from rpsp.experiments.checkpoints import (
     FORMAT,
     check_fit,
@@ -40,6 +40,8 @@ from rpsp.policies import Agent
 from rpsp.training import Record, Training
 from rpsp.trajectories import Batch
 from rpsp.updates import UpdateRule
+
+refuse_windows()
 
 KEEP = 3  # of the latest checkpoints; the best is kept beside them
 
