@@ -187,6 +187,14 @@ def test_bad_episodes_get_one_clear_sentence(case):
         (lambda: PredictiveStateModel(past=2.5), "past: 2.5"),
         (lambda: PredictiveStateModel(ridge=-1.0), "ridge: -1.0"),
         (lambda: PredictiveStateModel(held_out=1.0), "held_out: 1.0"),
+        (lambda: PredictiveStateModel(held_out=True), "held_out: True is not a fraction"),
+        (lambda: PredictiveStateModel(past=True), "past: True is not a whole number"),
+        (lambda: PredictiveStateModel(past=np.float64(3)), r"past: .*3\.0.* is not a whole number"),
+        (lambda: PredictiveStateModel(ridge="1"), "ridge: '1' is not a number"),
+        (lambda: PredictiveStateModel(ridge=np.float32("nan")), "ridge: .*nan.* is not a number"),
+        (lambda: PredictiveStateModel(only_reliable=3), "only_reliable: 3 is not True or False"),
+        (lambda: PredictiveStateModel(bends=[1.0, "a"]), "bends: .* is not a list of numbers"),
+        (lambda: PredictiveStateModel("kernel-bayes", state_dimension=0), "state_dimension: 0 is not a whole number"),
         (lambda: PredictiveStateModel(epochs=-1), "epochs: -1"),
         (lambda: PredictiveStateModel().predict(np.zeros((3, 1)), np.zeros((2, 1))), "not fitted yet"),
     ],
@@ -194,6 +202,24 @@ def test_bad_episodes_get_one_clear_sentence(case):
 def test_bad_settings_get_one_clear_sentence(make, words):
     with pytest.raises(UsageError, match=words):
         make()
+
+
+def test_settings_may_be_numbers_of_numpy(tmp_path):
+    plain = PredictiveStateModel(past=4, bumps=10, rounds=1, ridge=0.5, bends=(1e9, 0.5), held_out=0.25, epochs=0)
+    numpys = PredictiveStateModel(
+        past=np.int64(4),
+        bumps=np.uint8(10),
+        rounds=np.array(1),
+        ridge=np.float32(0.5),
+        bends=np.array([1e9, 0.5], np.float32),
+        held_out=np.float32(0.25),
+        epochs=np.int32(0),
+        only_reliable=np.True_,
+    )
+    assert numpys.settings == plain.settings and numpys.held_out == 0.25
+    numpys.fit(_episodes()).save(tmp_path / "model.safetensors")  # JSON has no numbers of numpy
+    assert PredictiveStateModel.load(tmp_path / "model.safetensors").settings == plain.settings
+    assert numpys.predict(*_episodes(1, 8)[0], horizon=np.int64(3)).shape == (6, 3, 2)
 
 
 def test_bad_questions_to_a_fitted_model():

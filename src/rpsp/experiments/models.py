@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
+import operator
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsFloat, SupportsIndex
 
 import jax
 import numpy as np
@@ -66,11 +68,11 @@ class PredictiveStateModel:
     An episode is a pair `(observations, actions)` with one more observation than actions, the reset observation first.
     """
 
-    def __init__(self, kind: str = "inference", *, seed: int = 0, held_out: float = 0.2, **settings: Any):
+    def __init__(self, kind: str = "inference", *, seed: int = 0, held_out: SupportsFloat = 0.2, **settings: Any):
         self.kind = _one_of("kind", kind, KINDS)
-        if not 0 < held_out < 1:
-            raise UsageError(f"held_out: {held_out} is not a fraction between 0 and 1; 0.2 is usual.")
-        self.seed, self.held_out = seed, held_out
+        self.seed, self.held_out = seed, _real(held_out)
+        if not 0 < self.held_out < 1:
+            raise UsageError(f"held_out: {held_out!r} is not a fraction between 0 and 1; 0.2 is usual.")
         self.refinement = KINDS[kind].refinement
         if (epochs := settings.pop("epochs", None)) is not None:
             self.refinement = dataclasses.replace(self.refinement, epochs=_count("epochs", epochs, 0))
@@ -117,7 +119,9 @@ class PredictiveStateModel:
         # One step more, whose outcome nobody needs: its pre-state is the state after the last observation.
         return np.asarray(compiled_unroll(self.fitted, batch))[0, : len(np.asarray(observations))]
 
-    def predict(self, observations: Any, actions: Any, horizon: int = 1) -> Float[np.ndarray, "n horizon obs"]:
+    def predict(
+        self, observations: Any, actions: Any, horizon: SupportsIndex = 1
+    ) -> Float[np.ndarray, "n horizon obs"]:
         """Forecasts `[T − horizon + 1, horizon, obs]` of an episode of T actions.
 
         Entry `[t, j]` predicts `observations[t + 1 + j]` knowing `observations[: t + 1]` and the actions up to then.
@@ -164,12 +168,12 @@ class PredictiveStateModel:
         predicted = np.asarray(compiled_forecast(self.fitted, states[len(history)][None], ahead))
         return self.observations.decode(predicted[0, : len(future)])
 
-    def score(self, episodes: Sequence[Any], horizon: int = 1) -> float:
+    def score(self, episodes: Sequence[Any], horizon: SupportsIndex = 1) -> float:
         """R² of the prediction `horizon` steps ahead: 1 is perfect, 0 the mean (scikit-learn's convention)."""
         batch = self.encode(episodes)
         return r_squared(forecasts(self.fitted, batch, _count("horizon", horizon, 1)))
 
-    def normalised_errors(self, episodes: Sequence[Any], horizon: int = 10) -> Float[np.ndarray, " horizon"]:
+    def normalised_errors(self, episodes: Sequence[Any], horizon: SupportsIndex = 10) -> Float[np.ndarray, " horizon"]:
         """Mean squared error over variance at every horizon up to `horizon`: 0 is perfect, 1 the mean."""
         batch = self.encode(episodes)
         return normalised_errors(forecasts(self.fitted, batch, _count("horizon", horizon, 1)))
@@ -287,21 +291,50 @@ MAX_HISTORY = 5000  # regressions solve systems of about twice this size: beyond
 
 
 def _settings(cls: type, given: dict[str, Any]) -> Any:
+    """The settings of a kind. Numbers of numpy become Python's own, which a saved model can hold as JSON."""
     known = {field.name: field for field in dataclasses.fields(cls)}
-    for name, value in given.items():
+    for name in given:
         _one_of("setting", name, known)
-        default = known[name].default
-        if isinstance(default, int) and not isinstance(default, bool):
-            _count(name, value, 1)
-        elif isinstance(default, float) and not (isinstance(value, int | float) and value >= 0):
+    return cls(**{name: _setting(name, value, known[name].default) for name, value in given.items()})
+
+
+def _setting(name: str, value: Any, default: Any) -> Any:
+    """A value as the type of its default."""
+    if isinstance(default, bool):
+        if not isinstance(value, bool | np.bool_):
+            raise UsageError(f"{name}: {value!r} is not True or False; the default is {default}.")
+        return bool(value)
+    if isinstance(default, int) or (default is None and value is not None):
+        return _count(name, value, 1)
+    if isinstance(default, float):
+        if not (number := _real(value)) >= 0:
             raise UsageError(f"{name}: {value!r} is not a number ≥ 0; the default is {default}.")
-    return cls(**given)
+        return number
+    if isinstance(default, tuple):
+        numbers = tuple(map(_real, value)) if isinstance(value, list | tuple | np.ndarray) else ()
+        if not numbers or not all(number >= 0 for number in numbers):
+            raise UsageError(f"{name}: {value!r} is not a list of numbers ≥ 0; the default is {default}.")
+        return numbers
+    return value
+
+
+def _real(value: Any) -> float:
+    """A number of any type (Python, numpy, jax) as a float; NaN for anything else."""
+    try:
+        return math.nan if isinstance(value, str | bytes | bool | np.bool_) else float(value)
+    except (TypeError, ValueError):
+        return math.nan
 
 
 def _count(name: str, value: Any, least: int) -> int:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+    """A whole number of any type as an int."""
+    try:
+        number = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = -1
+    if number < least:
         raise UsageError(f"{name}: {value!r} is not a whole number ≥ {least}.")
-    return int(value)
+    return number
 
 
 def _one_of(field: str, value: str, allowed: Any) -> str:
