@@ -7,18 +7,25 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+from hypothesis import HealthCheck, settings
+from jaxtyping import install_import_hook
+
 os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["RPSP_COMPILATION_CACHE"] = "off"  # tests leave the user's cache alone
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `benchmarks`, under plain `pytest` as well
 
 # Four fifths of the suite's time is XLA compiling small programs. These flags make it six times as fast; the programs run
 # slower, which tests do not notice. `make test-all` runs the same tests with the compiler's own settings.
 # XLA aborts on a flag that it does not know, so they are used with the pinned version only.
-QUICK = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
-if os.environ.get("RPSP_TESTS") != "full" and version("jaxlib") == "0.10.2":
+QUICK = (
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+)
+if (
+    os.environ.get("RPSP_TESTS") != "full"
+    and version("jaxlib") == "0.10.2"
+    and QUICK not in os.environ.get("XLA_FLAGS", "")
+):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK}".strip()
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `benchmarks`, under plain `pytest` as well
-
-from hypothesis import HealthCheck, settings
-from jaxtyping import install_import_hook
 
 assert "rpsp" not in sys.modules, "rpsp was imported before its annotations could be checked"
 install_import_hook("rpsp", "beartype.beartype")

@@ -227,7 +227,12 @@ def resume_command(config: configs.ResumeConfig) -> None:
     _closing(
         config,
         lambda say, show: runs.resume(
-            [Path(directory) for directory in config.directories], say, show, config.iterations, config.plugin
+            [Path(directory) for directory in config.directories],
+            say,
+            show,
+            config.iterations,
+            config.plugin,
+            config.compilation_cache,
         ),
     )
 

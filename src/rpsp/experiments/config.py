@@ -64,6 +64,8 @@ class FitConfig:
     """The run directory; without it one is named under runs/."""
     inspect: bool = False
     """Draw the figures of `rpsp inspect` as well."""
+    compilation_cache: bool = True
+    """Keep compiled programs in ~/.cache/rpsp/xla for later commands."""
     json: bool = False
     """Print one JSON object as the last line."""
     quiet: bool = False
@@ -129,6 +131,8 @@ class TrainConfig:
     """A module to import first (several: a,b): one that registers environments or makes classes readable."""
     tensorboard: bool = False
     """Write TensorBoard's files as well (extra `tensorboard`)."""
+    compilation_cache: bool = True
+    """Keep compiled programs in ~/.cache/rpsp/xla for later commands."""
     json: bool = False
     """Print one JSON object as the last line."""
     quiet: bool = False
@@ -145,6 +149,8 @@ class ResumeConfig:
     """Go on to so many iterations in all, instead of those that were asked for at first."""
     plugin: str | None = None
     """A module to import first (several: a,b): one that registers environments or makes classes readable."""
+    compilation_cache: bool = True
+    """Keep compiled programs in ~/.cache/rpsp/xla for later commands."""
     json: bool = False
     """Print one JSON object as the last line."""
     quiet: bool = False

@@ -20,6 +20,7 @@ from rpsp.errors import DivergedError, RpspError, UsageError
 from rpsp.experiments import acting_template
 from rpsp.experiments.agents import ActingState, TrainedAgent, load
 from rpsp.experiments.checkpoints import write_bytes
+from rpsp.experiments.compilation import compilation_cached
 from rpsp.experiments.runner import free_directory
 from rpsp.features import OneHot, RandomFourierFeatures
 from rpsp.filters import GRU, AbstractFilter, Concatenated, ObservationWindow, to_float64
@@ -35,6 +36,7 @@ TOLERANCE = 1e-3
 1e-4 where a policy is as steep as SAC makes it; a mistake would be far larger."""
 
 
+@compilation_cached()
 def export(directory: Path, checkpoint: str = "last", out: str | None = None, onnx: bool = False) -> dict[str, Any]:
     """`rpsp export`: a folder with policy.npz and act.py, compared with the agent before anything is written."""
     if onnx and None in map(find_spec, ("onnx", "onnxruntime")):

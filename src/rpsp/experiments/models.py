@@ -17,6 +17,7 @@ from jaxtyping import Float
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.evaluation import compiled_forecast, forecasts, normalised_errors, r_squared
 from rpsp.experiments.checkpoints import check_fit, encoded_size, read_tree, write_tree
+from rpsp.experiments.compilation import compilation_cached
 from rpsp.features import OneHot, Scaling, fit_scaling, symbols
 from rpsp.filters import GRU, AbstractFilter, compiled_unroll
 from rpsp.inference import InferenceFilter, InferenceSettings, fit_inference, refit_inference
@@ -81,6 +82,7 @@ class PredictiveStateModel:
         self.errors: dict[str, list[float]] = {}
         """Held-out normalised errors over the horizon, of this model and of its rivals; filled by `fit`."""
 
+    @compilation_cached()
     def fit(self, episodes: Sequence[Any]) -> PredictiveStateModel:
         """Fit to episodes; part of them are held out to choose, and then to measure `errors`, of model and rivals."""
         episodes = as_episodes(episodes)
@@ -94,6 +96,7 @@ class PredictiveStateModel:
         self.errors = self._compare(batch, held, rng)
         return self
 
+    @compilation_cached()
     def refit(self, episodes: Sequence[Any]) -> PredictiveStateModel:
         """Fit again to new episodes, in closed form, keeping what every coordinate of the state means.
 

@@ -169,7 +169,7 @@ def _run_name(result: Result) -> str:
     return f"{result.task}, {result.method}, seed {result.seed}"
 
 
-UNSHOWN = {"json", "quiet", "out", "seeds", "config"}  # settings that tell nothing about a run
+UNSHOWN = {"json", "quiet", "out", "seeds", "config", "compilation_cache"}  # settings that tell nothing about a run
 LABELS = {"env", "method", "seed"}  # settings by which runs are named
 
 

@@ -43,7 +43,7 @@ CURVES = {
 SUFFIX = ".result.json"
 UNLABELLED = {
     "env", "method", "seed", "seeds", "iterations", "device", "threads", "step_timeout", "out", "config", "plugin",
-    "tensorboard", "json", "quiet",
+    "tensorboard", "compilation_cache", "json", "quiet",
 }  # fmt: skip
 """What tells no two methods apart: names, lengths, and how and where a run was computed."""
 
@@ -384,7 +384,9 @@ def write_result(result: Result, directory: str | Path) -> Path:
 
     path = Path(directory) / f"{slug(result.task)}__{slug(result.method)}__s{result.seed}{SUFFIX}"
     content = {
-        "settings": {k: v for k, v in result.settings.items() if k not in ("out", "json", "quiet", "config")},
+        "settings": {
+            k: v for k, v in result.settings.items() if k not in ("out", "json", "quiet", "config", "compilation_cache")
+        },
         "versions": result.versions,
         "failure": result.failure,
         "seconds": round(result.seconds, 1),

@@ -81,6 +81,7 @@ def record_settings(directory: Path, config: Any) -> None:
 
 def fit(config: FitConfig, say: Say = lambda line: None) -> dict[str, Any]:
     """`rpsp fit`: episodes, model, errors beside the rivals', all kept in a run directory; a summary comes back."""
+    from rpsp.experiments.compilation import compilation_cached
     from rpsp.experiments.models import PredictiveStateModel
     from rpsp.experiments.recordings import MINARI, load_episodes, other_format, save_episodes
 
@@ -100,7 +101,8 @@ def fit(config: FitConfig, say: Say = lambda line: None) -> dict[str, Any]:
         episodes = explore_environment(config)
         say(f"explored {config.source} with random actions: {_amount(episodes)}, {_since(started)}")
     started = time.perf_counter()
-    model.fit(episodes)
+    with compilation_cached(config.compilation_cache):
+        model.fit(episodes)
     say(f"fitted {config.kind}, a state of {model.fitted.size} numbers, and its rivals: {_since(started)}")
     # Only now, when there is something to keep, is the directory made: a mistake leaves nothing in the way.
     record_settings(directory, config)

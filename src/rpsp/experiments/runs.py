@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rpsp.errors import PENDING, EnvironmentFailure, FileFormatError, RpspError, UsageError
+from rpsp.experiments.compilation import compilation_cached
 from rpsp.experiments.config import (
     TrainConfig,
     check_values,
@@ -331,7 +332,7 @@ def start(config: TrainConfig, say: Say, show: Show, factory: Any = None) -> Run
 
     if names := unused(find_method(config.method), config.settings):
         say(f"{config.method} has no use for {', '.join(names)}: it trains as without")
-    with _departing(resolved, directory, new=True):
+    with compilation_cached(config.compilation_cache), _departing(resolved, directory, new=True):
         _claim(directory, resolved)
         if config.seeds > 1:
             return _many(resolved, directory, say)
@@ -349,7 +350,12 @@ def _claim(directory: Path, config: TrainConfig) -> None:
 
 
 def resume(
-    directories: Sequence[Path], say: Say, show: Show, iterations: int | None = None, plugin: str | None = None
+    directories: Sequence[Path],
+    say: Say,
+    show: Show,
+    iterations: int | None = None,
+    plugin: str | None = None,
+    compilation_cache: bool = True,
 ) -> Run:
     """Go on from the last good checkpoint; from the beginning if there is none yet. Several runs go on together."""
     import_plugin(plugin)
@@ -368,11 +374,13 @@ def resume(
     several = len(configs) > 1  # which share all cores
     make_envs = environment_maker(dataclasses.replace(first, threads=None) if several else first)
     assert make_envs is not None
+    cached = compilation_cached(compilation_cache and first.compilation_cache)
     if several:
         _check_alike(configs, directories)
-        done = _run(configs, directories, make_envs, say, show)
+        with cached:
+            done = _run(configs, directories, make_envs, say, show)
         return Runs(directory.parent, {"runs": [run.results for run in done]}, tuple(done))
-    with _departing(first, directory):
+    with cached, _departing(first, directory):
         if first.seeds > 1:
             return _many(first, directory, say)
         return _run(configs, directories, make_envs, say, show)[0]
@@ -576,6 +584,7 @@ def _many(config: TrainConfig, directory: Path, say: Say) -> Run:
     return Runs(directory, content, tuple(runs))
 
 
+@compilation_cached()
 def evaluate(directory: Path, episodes: int, checkpoint: str, seed: int, deterministic: bool) -> dict[str, Any]:
     """`rpsp eval`: mean and spread of the returns, kept in results.json."""
     from rpsp.experiments.agents import load

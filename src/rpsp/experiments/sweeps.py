@@ -230,6 +230,7 @@ def prepare(sweep: Sweep, out: Path) -> list[Job]:
 
 FREE = {
     "iterations", "out", "threads", "step_timeout", "device", "plugin", "tensorboard", "json", "quiet", "config", "seeds",
+    "compilation_cache",
 }  # fmt: skip
 """Settings in which a run may differ from what the sweep says now."""
 

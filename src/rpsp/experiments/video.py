@@ -28,6 +28,7 @@ from PIL import Image, ImageDraw, ImageFont
 from rpsp.environments import sensors
 from rpsp.errors import EnvironmentFailure, StorageError, UsageError
 from rpsp.experiments.agents import EVALUATING, TrainedAgent, load
+from rpsp.experiments.compilation import compilation_cached
 from rpsp.experiments.figures import CYCLE
 from rpsp.experiments.runner import Say
 from rpsp.features import OneHot
@@ -47,6 +48,7 @@ MOST_FRAMES = 300
 MOST_PLOTS = 6
 
 
+@compilation_cached()
 def watch(
     directory: Path,
     checkpoint: str = "last",
