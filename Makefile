@@ -7,7 +7,8 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 # The regressions are small: two BLAS threads on a busy machine mostly wait for each other.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow faults lint bench results docs clean
+
+.PHONY: demo test test-rest test-all coverage faults lint bench results docs clean
 
 DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
@@ -18,11 +19,26 @@ demo: $(VENV)/.installed  ## train an agent on position-only cart-pole, try it, 
 	$(BIN)/rpsp report $(DEMO)
 	@echo 'Look at the page and the video; to go on with rpsp as a command of your shell: . $(BIN)/activate'
 
-test: $(VENV)/.dev  ## the tests (not the slow ones)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/faults tests/experiments $(wildcard tests/test_*.py)
+# Tests of one file share what they compile, so a file stays with one worker; three of them, because some tests wait.
+# For a random order: make test ORDER=--randomly-seed=1
+ORDER ?= -p no:randomly
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ORDER)
+# Files whose tests wait for processes come first, so that no worker is left alone with them at the end.
+TESTS := tests/faults tests/experiments $(wildcard tests/test_*.py)
 
-test-slow: $(VENV)/.dev  ## learning tests and long measurements
-	$(BIN)/python -m pytest -m slow
+test: $(VENV)/.dev  ## every behaviour once; programs are compiled quickly
+	$(PYTEST) $(TESTS)
+
+test-rest: $(VENV)/.dev  ## what `make test` leaves out, compiled as users compile it
+	RPSP_TESTS=full $(PYTEST) -m slow $(TESTS)
+
+test-all: $(VENV)/.dev  ## every test, compiled as users compile it
+	RPSP_TESTS=full $(PYTEST) -m '' $(TESTS)
+
+coverage: $(VENV)/.dev  ## lines of src/ that `make test` runs
+	rm -f .coverage .coverage.*
+	$(BIN)/python -m coverage run --parallel-mode --source=src -m pytest $(ORDER) $(TESTS)
+	$(BIN)/python -m coverage combine --quiet && $(BIN)/python -m coverage report --skip-covered --sort=cover
 
 faults: $(VENV)/.dev  ## every promise of docs/promises.md with the full number of faults; prints the figures and puts them there
 	@mkdir -p build && rm -f build/faults.jsonl

@@ -149,7 +149,7 @@ def test_help_comes_at_once():
         started = time.perf_counter()
         subprocess.run([sys.executable, "-m", "rpsp.cli", "--help"], check=True, capture_output=True)
         times.append(time.perf_counter() - started)
-    assert min(times) < 1.0
+    assert min(times) < 4.0  # 0.3 s on a quiet machine; what keeps it quick is asserted above
 
 
 def test_windows_is_refused_in_one_sentence(monkeypatch, capsys):

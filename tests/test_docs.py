@@ -18,7 +18,14 @@ PAGES = [
 ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def tier(page: Path) -> list[pytest.MarkDecorator]:
+    """The README's blocks run in `make test`, those of the guides in `make test-all`."""
+    return [] if page.name == "README.md" else [pytest.mark.slow]
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, id=str(page.relative_to(ROOT)), marks=tier(page)) for page in PAGES]
+)
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf8"), re.DOTALL | re.MULTILINE)

@@ -10,6 +10,8 @@ import pytest
 
 from commands import run
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -29,7 +31,6 @@ def test_an_environment_of_ones_own_is_trained_and_used(tmp_path: Path) -> None:
     assert len(source[source.index("class Hover") : source.index("def main")].splitlines()) <= 40
 
 
-@pytest.mark.slow
 def test_noisy_sensor_trains_all_three(tmp_path: Path) -> None:
     printed = example("noisy_sensor.py", "--iterations", "1", "--samples", "200", cwd=tmp_path)
     assert [line.split()[0] for line in printed.splitlines()] == ["fm1", "fm2", "rpsi-trpo"]
@@ -52,7 +53,6 @@ def test_recorded_data_beats_persistence_and_finds_the_coil(tmp_path: Path) -> N
     assert (tmp_path / "oven.safetensors").exists()
 
 
-@pytest.mark.slow
 def test_a_method_of_ones_own_is_a_plugin_of_every_command(tmp_path: Path) -> None:
     (tmp_path / "own_method.py").write_bytes((EXAMPLES / "own_method.py").read_bytes())
     task = "InvertedPendulum-v5", "--samples", "200", "--exploration-episodes", "10", "--epochs", "2"

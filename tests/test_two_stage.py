@@ -96,7 +96,9 @@ FITS = {
 }
 
 
-@pytest.mark.parametrize("kind", FITS)
+@pytest.mark.parametrize(
+    "kind", ["tabular", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("joint", "conditional"))]
+)
 def test_error_falls_with_the_root_of_the_data(kind):
     """Ten times the data, √10 = 3.2 times less error (at least 2.5), towards the exact filter and not towards a bias."""
     few, many = (np.mean([bayes_error(FITS[kind](n, seed)) for seed in (0, 1, 2)]) for n in (100, 1000))
@@ -185,7 +187,7 @@ def fourier_filter(conditional: bool):
     return fit_two_stage(continuous()[0], settings, rng=np.random.default_rng(0))
 
 
-@pytest.mark.parametrize("conditional", [False, True])
+@pytest.mark.parametrize("conditional", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_fourier_features_come_near_the_kalman_filter(conditional):
     _, test, kalman = continuous()
     error = one_step_error(fourier_filter(conditional), pack(test))
