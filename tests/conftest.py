@@ -15,20 +15,21 @@ os.environ["RPSP_COMPILATION_CACHE"] = "off"  # tests leave the user's cache alo
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `benchmarks`, under plain `pytest` as well
 
 # Four fifths of the suite's time is XLA compiling small programs. These flags make it six times as fast; the programs run
-# slower, which tests do not notice. `make test-all` runs the same tests with the compiler's own settings.
+# slower, which tests do not notice. `make test-all` (RPSP_TESTS=full) runs the same tests with the compiler's own settings.
 # XLA aborts on a flag that it does not know, so they are used with the pinned version only.
 QUICK = (
     "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 )
-if (
-    os.environ.get("RPSP_TESTS") != "full"
-    and version("jaxlib") == "0.10.2"
-    and QUICK not in os.environ.get("XLA_FLAGS", "")
-):
+FULL = os.environ.get("RPSP_TESTS") == "full"
+if not FULL and version("jaxlib") == "0.10.2" and QUICK not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK}".strip()
 
+# Annotated shapes are checked everywhere in the science; in the lab, where few functions take arrays and the checks take
+# a third of the time, only by `make test-all`.
+SOURCE = Path(__file__).resolve().parents[1] / "src/rpsp"
+SCIENCE = [f"rpsp.{path.stem}" for path in SOURCE.glob("*.py") if path.stem not in ("__init__", "__main__", "cli")]
 assert "rpsp" not in sys.modules, "rpsp was imported before its annotations could be checked"
-install_import_hook("rpsp", "beartype.beartype")
+install_import_hook("rpsp" if FULL else SCIENCE, "beartype.beartype")
 
 settings.register_profile(
     "rpsp", deadline=None, max_examples=25, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
