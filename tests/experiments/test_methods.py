@@ -256,6 +256,21 @@ def test_a_class_that_was_not_made_readable_is_said_at_once(tmp_path: Path, monk
     assert "READABLE" in capsys.readouterr().err and not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("setting", "hint"), [("max_kll", "did you mean 'max_kl'?"), ("zzz", "`rpsp train --help` lists the settings.")]
+)
+def test_unknown_setting_in_the_defaults_of_a_plugin(setting: str, hint: str, monkeypatch: Any, capsys: Any) -> None:
+    wrong = dataclasses.replace(tasks.tracing, defaults={setting: 0.02})
+    monkeypatch.setattr(tasks, "wrong", wrong, raising=False)  # named as module:row
+    monkeypatch.setitem(METHODS, "wrong", dataclasses.replace(wrong, name="wrong"))  # registered by a plug-in
+    for name in ("tasks:wrong", "wrong"):
+        with pytest.raises(SystemExit) as exit:
+            main(["train", "tasks:Drift-v0", "--plugin", "tasks", "--method", name])
+        assert exit.value.code == 2
+        expected = f"rpsp: method: the defaults of {name!r} name an unknown setting {setting!r}; {hint}\n"
+        assert capsys.readouterr().err == expected
+
+
 @pytest.mark.slow
 def test_a_plugin_beside_the_user_is_found_where_it_is_named(tmp_path: Path) -> None:
     """`mine.py` where the command is given: whatever the run's file says, by --plugin alone."""

@@ -6,9 +6,12 @@ Nothing here computes; `recipes` turns a row and its settings into what Algorith
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from rpsp.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,20 @@ class Method:
     """Environment steps an iteration, where it learns best from fewer than the task's; at least one episode's."""
 
     def settings(self, **given: Any) -> MethodSettings:
-        """This row's settings, some of them given."""
+        """Return the settings of this row, with some values replaced.
+
+        Args:
+            **given: settings that replace the defaults of the row.
+
+        Raises:
+            UsageError: if the defaults of the row name a setting that does not exist.
+        """
+        known = [field.name for field in dataclasses.fields(MethodSettings)]
+        for name in self.defaults:
+            if name not in known:
+                near = [repr(other) for other in difflib.get_close_matches(str(name), known)]
+                hint = f"did you mean {' or '.join(near)}?" if near else "`rpsp train --help` lists the settings."
+                raise UsageError(f"method: the defaults of {self.name!r} name an unknown setting {name!r}; {hint}")
         return dataclasses.replace(MethodSettings(**self.defaults), **given)
 
 
