@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from rpsp.errors import FileFormatError, StorageError, UsageError
+from rpsp.experiments.pool import held
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.features import OneHot, Scaling
 from rpsp.filters import AbstractFilter, observation_window
@@ -329,6 +330,17 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> 
         pass
     with RunDirectory(tmp_path).locked():
         pass
+
+
+def test_asking_for_the_lock_creates_nothing(tmp_path: Path) -> None:
+    missing, free, locked = (tmp_path / name for name in ("missing", "free", "locked"))
+    free.mkdir()
+    with RunDirectory(locked).locked():
+        assert held(locked) and not held(free) and not held(missing)
+    assert not held(locked)
+    assert {path.relative_to(tmp_path) for path in tmp_path.rglob("*")} == {
+        Path("free"), Path("locked"), Path("locked/.lock"),
+    }  # fmt: skip
 
 
 def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:

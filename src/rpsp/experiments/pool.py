@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from rpsp.errors import FileFormatError, RpspError, UsageError
+from rpsp.errors import FileFormatError, RpspError
 from rpsp.experiments.config import TrainConfig, plugin_flag
 from rpsp.experiments.runner import read_json, record_settings
 
@@ -148,14 +148,10 @@ def done(job: Job) -> bool:
 
 
 def held(directory: Path) -> bool:
-    """Whether another process is at work there."""
+    """Return whether another process works in a run directory. Creates no file and no directory."""
     from rpsp.experiments.run_directory import RunDirectory
 
-    try:
-        with RunDirectory(directory).locked():
-            return False
-    except UsageError:
-        return True
+    return RunDirectory(directory).is_locked()
 
 
 class Worker:

@@ -41,7 +41,7 @@ from rpsp.experiments.report_page import (
     up,
 )
 from rpsp.experiments.results import Result, read_results, word
-from rpsp.experiments.run_directory import LOCK, RunDirectory
+from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.runner import read_json
 from rpsp.experiments.runs import clock, number, read_config
 from rpsp.features import OneHot
@@ -120,7 +120,7 @@ def _at_work(directories: Sequence[str | Path], results: Sequence[Result]) -> bo
     for result in results:
         above = [result.source, *result.source.parents]
         places.update(above[: next((i for i, path in enumerate(above) if path in places), 0)])
-    return any(held(place) for place in places if (place / LOCK).exists())
+    return any(map(held, places))
 
 
 def _beside(directories: Sequence[str | Path]) -> Path:

@@ -277,6 +277,21 @@ class RunDirectory:
                 raise InUse(self.path) from error
             yield
 
+    def is_locked(self) -> bool:
+        """Return whether another process holds the lock. Only reads, so that asking creates nothing."""
+        import fcntl
+
+        try:
+            file = (self.path / LOCK).open("rb")
+        except OSError:  # no lock file, or one that cannot be read: taking the lock will report that
+            return False
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released when the file is closed
+            except OSError:
+                return True
+            return False
+
 
 LOCK = ".lock"
 COUNTERS = "iteration", "samples", "rows", "astray", "halvings"
