@@ -87,18 +87,21 @@ def rms(x: np.ndarray) -> float:
 
 def draw(heard: np.ndarray, done: np.ndarray, truth: np.ndarray, belief: np.ndarray, out: Path) -> None:
     """One game: what was heard, where a door was opened, and both beliefs."""
-    import matplotlib.pyplot as plt
+    import matplotlib
+    from matplotlib.figure import Figure
 
     from rpsp.experiments import figures
 
-    figure, axes = plt.subplots(figsize=(8, 3.2), layout="constrained")
-    axes.plot(truth, color="black", linewidth=4, alpha=0.25, label="exact: Bayes rule, all numbers known")
-    axes.plot(belief, color=figures.COLOURS["tabular"], label="learned: predictive state, by counting")
-    axes.plot(1.08 - 1.16 * heard[:, 0], ".", color="black", markersize=4, label="heard (top: left)")
-    for i, step in enumerate(np.flatnonzero(done[:, 0] != LISTEN) + 0.5):
-        axes.axvline(step, color="black", linestyle=":", label="a door is opened" if i == 0 else None)
-    axes.set(xlabel="step", ylabel="P(tiger left)", ylim=(-0.14, 1.14))
-    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    with matplotlib.rc_context(figures.STYLE):
+        figure = Figure(figsize=(8, 3.2))
+        axes = figure.subplots()
+        axes.plot(truth, color="black", linewidth=4, alpha=0.25, label="exact: Bayes rule, all numbers known")
+        axes.plot(belief, color=figures.COLOURS["tabular"], label="learned: predictive state, by counting")
+        axes.plot(1.08 - 1.16 * heard[:, 0], ".", color="black", markersize=4, label="heard (top: left)")
+        for i, step in enumerate(np.flatnonzero(done[:, 0] != LISTEN) + 0.5):
+            axes.axvline(step, color="black", linestyle=":", label="a door is opened" if i == 0 else None)
+        axes.set(xlabel="step", ylabel="P(tiger left)", ylim=(-0.14, 1.14))
+        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     print(f"figure: {figures.save(figure, out, 'exact_belief')}")
 
 

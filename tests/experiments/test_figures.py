@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +48,31 @@ def result(method: str, seed: int, iterations: int = 6, task: str = "Hopper-v5",
 def legend(figure: Figure) -> list[str]:
     found = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
     return [text.get_text() for one in found if one for text in one.get_texts()]
+
+
+KEEPS_MATPLOTLIB = """
+import sys
+from pathlib import Path
+import matplotlib
+if sys.argv[2:]:
+    matplotlib.use(sys.argv[2])
+before = {name: matplotlib.rcParams._get(name) for name in matplotlib.rcParams}
+from rpsp.experiments import figures
+saved = figures.save(figures.error_by_horizon({"inference": [0.1, 0.2]}), Path(sys.argv[1]), "errors")
+after = {name: matplotlib.rcParams._get(name) for name in matplotlib.rcParams}
+assert saved.stat().st_size > 5000
+print([name for name in after if after[name] != before[name]])
+print([name for name in ("matplotlib.pyplot",) if name in sys.modules])
+"""
+
+
+@pytest.mark.parametrize("backend", [[], ["svg"]])
+def test_matplotlib_is_left_as_the_user_has_it(backend: list[str], tmp_path: Path) -> None:
+    """Neither importing the module nor drawing changes the back end or a setting of the user's program."""
+    environment = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
+    command = [sys.executable, "-c", KEEPS_MATPLOTLIB, str(tmp_path), *backend]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("[]\n[]\n", 0), done.stderr
 
 
 def test_every_method_has_a_style_of_its_own():

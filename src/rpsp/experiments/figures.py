@@ -12,12 +12,10 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
@@ -92,17 +90,27 @@ METHOD_STYLES = {
 }
 CYCLE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000"]
 
-plt.rcParams.update(
-    {
-        "font.size": 11,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.titlesize": 11,
-        "figure.constrained_layout.use": True,
-        "legend.frameon": False,
-        "svg.hashsalt": "rpsp",  # the same figure gives the same file
-    }
-)
+STYLE: dict[Any, Any] = {
+    "font.size": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 11,
+    "figure.constrained_layout.use": True,
+    "legend.frameon": False,
+    "svg.hashsalt": "rpsp",  # the same figure gives the same file
+}
+"""Settings of Matplotlib that hold while a figure of this module is drawn or saved, and are restored afterwards."""
+styled = matplotlib.rc_context(STYLE)
+"""Decorator for functions that draw."""
+
+
+def _subplots(
+    rows: int = 1, columns: int = 1, *, size: tuple[float, float], sharex: bool = False
+) -> tuple[Figure, Any]:
+    """Create a figure and a `[rows, columns]` grid of axes, without pyplot and whatever back end the user has chosen."""
+    figure = Figure(figsize=size)
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, sharex=sharex, squeeze=False)
 
 
 def style(method: str, i: int = 0) -> Style:
@@ -139,6 +147,7 @@ DASHES = (MIXED, DASHED, DOTTED)
 COLOURS_KEPT = 96
 
 
+@styled
 def save(figure: Figure, directory: Path, name: str, width: int | None = None) -> Path:
     """Write a figure as PNG and SVG; the PNG's path. With a width, in pixels at most, as a PNG of few colours alone."""
     path = directory / f"{name}.png"
@@ -154,14 +163,13 @@ def save(figure: Figure, directory: Path, name: str, width: int | None = None) -
             figure.savefig(path, dpi=160)
     except OSError as error:
         raise StorageError(f"{path}: the figure could not be written ({error.strerror}).") from error
-    finally:
-        plt.close(figure)
     return path
 
 
+@styled
 def error_by_horizon(errors: dict[str, list[float]], title: str = "") -> Figure:
     """Normalised error against steps ahead, the model (first) beside the obvious alternatives."""
-    figure, axes = plt.subplots(figsize=(6.5, 4.0))
+    figure, ((axes,),) = _subplots(size=(6.5, 4.0))
     for i, (name, values) in enumerate(errors.items()):
         steps = np.arange(1, len(values) + 1)
         width = 2.6 if i == 0 else 1.6
@@ -197,6 +205,7 @@ MOST_POINTS = 60
 """Of a line; longer curves are averaged over neighbouring iterations: those of SAC are of one episode each."""
 
 
+@styled
 def learning_curves(
     results: Sequence[Result], title: str = "", note: str = "", names: Mapping[str, str] | None = None
 ) -> Figure:
@@ -208,9 +217,10 @@ def learning_curves(
     return _over_training(results, ("returns",), "mean return", title, note, names or {})
 
 
+@styled
 def at_a_glance(tasks: Mapping[str, Mapping[str, Sequence[Result]]], methods: Mapping[str, str]) -> Figure:
     """Mean return over environment steps: all tasks in a row, a line a name, drawn as the method that is given for it."""
-    figure, grid = plt.subplots(1, len(tasks), figsize=(max(5.2, 2.6 * len(tasks)), 2.9), squeeze=False)
+    figure, grid = _subplots(1, len(tasks), size=(max(5.2, 2.6 * len(tasks)), 2.9))
     handles = {}
     for axes, (task, lines) in zip(grid[0], tasks.items(), strict=True):
         for name, method in methods.items():
@@ -240,6 +250,7 @@ def _steps_across(axes: Axes) -> None:
     axes.margins(x=0.01)
 
 
+@styled
 def prediction_over_training(results: Sequence[Result], title: str = "", note: str = "") -> Figure:
     """The one-step error of the beliefs that acted, beside that of persistence on the same episodes (thin)."""
     curves, note = ("prediction_errors", "persistence_errors"), _notes("thin lines: persistence", note)
@@ -274,6 +285,7 @@ def _over_training(
     return figure
 
 
+@styled
 def bars(rows: Sequence[Row], metric: Metric = "auc", title: str = "", note: str = "") -> Figure:
     """What every method came to, a panel a task, with standard errors; stars tell what differs from the reference."""
     tasks = grouped(rows, lambda row: row.task)
@@ -308,6 +320,7 @@ def bars(rows: Sequence[Row], metric: Metric = "auc", title: str = "", note: str
     return figure
 
 
+@styled
 def sweep(
     results: Sequence[Result], settings: Sequence[str], metric: Metric = "auc", title: str = "", note: str = ""
 ) -> Figure:
@@ -442,7 +455,7 @@ def _panels(names: Sequence[str], title: str, note: str, height: float = 3.4) ->
     columns = min(n, _columns(n))
     rows = -(-n // columns)
     size = (6.5, max(4.0, height)) if n == 1 else (4.6 * columns, height * rows)
-    figure, grid = plt.subplots(rows, columns, figsize=size, squeeze=False)
+    figure, grid = _subplots(rows, columns, size=size)
     panels = list(grid.flat)
     for axes in panels[n:]:
         axes.set_visible(False)
@@ -552,6 +565,7 @@ def agent_fan(agent: TrainedAgent, episodes: Sequence[Episode], horizon: int = 1
     )
 
 
+@styled
 def prediction_fan(
     model: PredictiveStateModel | TrainedAgent,
     episodes: list[Episode],
@@ -583,7 +597,7 @@ def _draw_fan(found: Fan, names: list[str], title: str) -> Figure:
     truth, predicted, bands, first, length = found
     horizon = predicted.shape[1]
     dims = sorted(np.argsort(-truth[first : first + length].std(axis=0), kind="stable")[:4].tolist())
-    figure, grid = plt.subplots(len(dims), 1, figsize=(8.0, 1.0 + 1.7 * len(dims)), sharex=True, squeeze=False)
+    figure, grid = _subplots(len(dims), size=(8.0, 1.0 + 1.7 * len(dims)), sharex=True)
     times = np.arange(first, min(first + length, len(truth)))
     for axes, dim in zip(grid[:, 0], dims, strict=True):
         axes.plot(times, truth[times, dim], color="black", lw=1.4, label="what happened")
@@ -605,6 +619,7 @@ def _draw_fan(found: Fan, names: list[str], title: str) -> Figure:
     return figure
 
 
+@styled
 def coordinate_meaning(
     model: PredictiveStateModel, episodes: list[Episode], names: list[str] | None = None, title: str = ""
 ) -> Figure:
@@ -620,7 +635,7 @@ def coordinate_meaning(
     effects = np.asarray(effects) * states.std(axis=0)  # [steps ahead, observation, coordinate]
     strongest = np.argsort(-np.square(effects).sum(axis=(0, 1)), kind="stable")[:6]
     rows = 1 if len(strongest) <= 3 else 2
-    figure, grid = plt.subplots(rows, 3, figsize=(9.0, 0.6 + 2.3 * rows), squeeze=False)
+    figure, grid = _subplots(rows, 3, size=(9.0, 0.6 + 2.3 * rows))
     for axes, i in zip(grid.flat, np.sort(strongest), strict=False):
         for dim in range(min(effects.shape[1], len(CYCLE))):
             axes.plot(
@@ -649,7 +664,7 @@ def _symbol_forecasts(probabilities: Float[np.ndarray, "n symbol"], symbols: np.
     """The probability of every symbol before it is seen, and the symbol that came."""
     length = min(len(probabilities), 60)
     probabilities = probabilities[:length]
-    figure, axes = plt.subplots(figsize=(8.0, 1.5 + 0.25 * probabilities.shape[1]))
+    figure, ((axes,),) = _subplots(size=(8.0, 1.5 + 0.25 * probabilities.shape[1]))
     image = axes.imshow(probabilities.T, aspect="auto", origin="lower", cmap="Blues", vmin=0, vmax=1)
     axes.plot(symbols[1 : length + 1], "o", color=CYCLE[1], ms=4, label="what happened")
     axes.set_xlabel("step")
