@@ -538,7 +538,7 @@ def eval_command(config: configs.EvalConfig) -> None:
     )
     say = _speaker(config.quiet)
     say(
-        f"return {results['mean_return']:.2f} ± {results['std_return']:.2f} (standard deviation) over "
+        f"return {runs.mean_with_error(results['mean_return'], results['std_return'])} (standard deviation) over "
         f"{results['episodes']} episodes of {results['mean_length']:.0f} steps, checkpoint {results['checkpoint']}"
     )
     _print_json(config.json, results)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from scipy import stats
 
 from rpsp.cli import main
 from rpsp.errors import UsageError
-from rpsp.experiments.comparison import compare
+from rpsp.experiments.comparison import compare, row_texts
 from rpsp.experiments.results import Result, read_results
 
 
@@ -61,6 +62,12 @@ def test_rows_are_the_statistics_of_the_runs(two):
     assert other.p_holm == other.p and other.against == "gru32" and other.improvement == 0
     assert best.against == "" and np.isnan(best.p)
     assert found.overall == [] and found.warnings == []
+
+
+def test_tables_round_mean_and_error_together(two):
+    row = compare(read(two[0])).rows[0]
+    texts = row_texts(dataclasses.replace(row, area=1618.4, area_error=195.7, final=868.7, final_error=np.nan))
+    assert (texts["area under curve"], texts["final return"]) == ("1,620 ± 200", "868.7")
 
 
 def test_the_metric_and_the_reference_can_be_chosen(two):

@@ -503,6 +503,7 @@ def test_hovering_shows_numbers(tmp_path, shown: Browser):
     found = dict(line.split("\n") for line in lines)
     assert set(METHODS) < set(found) and len(found) == 4  # and the single run that is nearest
     for method, values in last.items():
+        assert len({len(text.partition(".")[2]) for text in found[method].split(" ± ")}) == 1  # as many decimals
         mean, error = map(float, found[method].split(" ± "))
         np.testing.assert_allclose([mean, error], [values.mean(), values.std(ddof=1) / 3**0.5], atol=0.6)
 

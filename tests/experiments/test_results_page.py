@@ -17,6 +17,7 @@ from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.paper import EVERY, labels_of
 from rpsp.experiments.results import Result, read_results, write_result
 from rpsp.experiments.results_page import GLANCE, between, document, table, write
+from rpsp.experiments.runs import mean_with_error
 from rpsp.experiments.statistics import mean_and_error, return_at, welch
 
 ROOT = Path(__file__).parents[2]
@@ -42,11 +43,11 @@ def page(results: list[Result]) -> str:
 
 def test_the_tables_hold_means_errors_seeds_and_lengths() -> None:
     text = page([*runs("fm2", 100), *runs("gru32", 50, iterations=15), *runs("rpsp-alt+obs", 200)])
-    assert cells(text, "GRU (`gru32`)")[1:4] == ["3 × 15", "600.0 ± 6", "50.0 ± 0.5"]  # over the 12 that all have
+    assert cells(text, "GRU (`gru32`)")[1:4] == ["3 × 15", "600.0 ± 6.0", "50.00 ± 0.50"]  # over the 12 that all have
     best = cells(text, "RPSP-Alt (`rpsp-alt+obs`)")
-    assert best[:4] == ["RPSP-Alt (`rpsp-alt+obs`)", "3 × 12", "2,400 ± 24.0", "200.0 ± 2"]
+    assert best[:4] == ["RPSP-Alt (`rpsp-alt+obs`)", "3 × 12", "2,400 ± 24", "200.0 ± 2.0"]
     assert "**Hopper-v5**, compared over 12 iterations:" in text
-    assert "| RPSP-Alt | **2.4 ± 0.024 (3)** |" in text and "| FM | 1.2 ± 0.012 (3) |" in text  # table h
+    assert "| RPSP-Alt | **2.400 ± 0.024 (3)** |" in text and "| FM | 1.200 ± 0.012 (3) |" in text  # table h
     assert "Not there yet: Hopper-v5: `RPSP-VRPG`." in text
     assert "on Hopper the best RPSP is significantly better than FM and GRU | section 7 | **holds** |" in text
     assert "at least RecurrentPPO's | Hopper, Walker2d | **undecided** (2 without runs enough) |" in text
@@ -67,7 +68,7 @@ def test_a_stub_and_a_peer_cost_the_others_nothing() -> None:
         and "(and 1 unfinished or failed, left out)" in " ".join(text.split())
     )
     assert "| `recurrent-ppo` | 3 | 20 |" in text
-    assert cells(text, "200,000")[:4] == ["Hopper", "200,000", "91.0 ± 0.577 (3)", ""]
+    assert cells(text, "200,000")[:4] == ["Hopper", "200,000", "91.00 ± 0.58 (3)", ""]
     assert "recurrent-ppo" not in text.split("## ours")[1].split("##")[0]  # other iterations: in the figure alone
 
 
@@ -107,7 +108,7 @@ def test_what_is_seen_at_a_glance_is_compared_after_equally_many_steps() -> None
     )
     glance = text[text.index("at a glance") : text.index("## h")]
     assert "|  | Hopper, 0.03 M steps |" in glance
-    assert "| FM | 50.0 ± 0.5 (3) |" in glance and "| GRU | **60.0 (1)** |" in glance
+    assert "| FM | 50.00 ± 0.50 (3) |" in glance and "| GRU | **60.0 (1)** |" in glance
     assert "| RecurrentPPO |" not in glance
 
 
@@ -198,8 +199,7 @@ def typed(page: str, row: str) -> list[str]:
 
 
 def told(values: np.ndarray) -> str:
-    mean, error = mean_and_error(values)
-    return f"{mean:.0f} ± {error:.0f}"
+    return mean_with_error(*mean_and_error(values)).replace(",", "")
 
 
 DISTURBANCES = {"undisturbed": "", "two steps late": ", obs_latency=2", "noise": ", relative_noise=0.1"}

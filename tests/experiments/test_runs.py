@@ -29,7 +29,17 @@ from rpsp.experiments.config import configured
 from rpsp.experiments.methods import METHODS
 from rpsp.experiments.pool import AT_ONCE, Beat, Failure, Job, begin, bundles, settle
 from rpsp.experiments.run_directory import RunDirectory
-from rpsp.experiments.runs import AMOUNTS, EXPLORATION, Pace, Run, read_config, resolve, resume, start
+from rpsp.experiments.runs import (
+    AMOUNTS,
+    EXPLORATION,
+    Pace,
+    Run,
+    mean_with_error,
+    read_config,
+    resolve,
+    resume,
+    start,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -540,6 +550,31 @@ def test_time_is_foretold_without_the_iteration_that_compiles(monkeypatch: Any) 
     assert pace.eta == "1:38"  # a second each
     pace.advance(3)
     assert pace.eta == "1:37"
+
+
+@pytest.mark.parametrize(
+    ("mean", "error", "text"),
+    [
+        (1618.4, 195.7, "1,620 ± 200"),
+        (127_459.0, 8514.0, "127,500 ± 8,500"),
+        (46.53, 1.77, "46.5 ± 1.8"),
+        (46.53, 0.0123, "46.530 ± 0.012"),
+        (199.9871, 0.0363, "199.99 ± 0.04"),
+        (36_124.0, 0.0363, "36,124.00 ± 0.04"),
+        (2.4, 0.024, "2.400 ± 0.024"),
+        (0.02345, 0.000123, "0.02345 ± 0.00012"),
+        (12.34, 9.96, "12 ± 10"),  # an error that is rounded up has no third digit
+        (-100.52, 11.9, "-101 ± 12"),
+        (-3.0, 4500.0, "0 ± 4,500"),
+        (0.0, 0.5, "0.00 ± 0.50"),
+        (500.0, 0.0, "500.0 ± 0"),
+        (868.7, np.nan, "868.7"),
+        (np.nan, 1.0, "–"),
+        (None, None, "–"),
+    ],
+)
+def test_mean_and_error_are_rounded_to_the_same_digit(mean: Any, error: Any, text: str) -> None:
+    assert mean_with_error(mean, error) == text
 
 
 CHANGED = {

@@ -13,7 +13,7 @@ import numpy as np
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments import statistics
 from rpsp.experiments.results import Result
-from rpsp.experiments.runs import number
+from rpsp.experiments.runs import mean_with_error, number
 
 Metric = Literal["auc", "final"]
 METRICS: dict[Metric, Callable[[np.ndarray], statistics.Numbers]] = {
@@ -69,8 +69,8 @@ def row_texts(row: Row) -> dict[str, str]:
     return {
         "method": row.method + (f", selected from {row.selected_from}" if row.selected_from > 1 else ""),
         "seeds": f"{row.seeds}" + (f" ({row.unfinished} unfinished)" if row.unfinished else ""),
-        "area under curve": f"{number(row.area)} ± {number(row.area_error)}",
-        "final return": f"{number(row.final)} ± {number(row.final_error)}",
+        "area under curve": mean_with_error(row.area, row.area_error),
+        "final return": mean_with_error(row.final, row.final_error),
         "IQM, 95 %": interval_text(row),
     }
 

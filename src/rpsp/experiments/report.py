@@ -43,7 +43,7 @@ from rpsp.experiments.report_page import (
 from rpsp.experiments.results import Result, read_results, word
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.runner import read_json
-from rpsp.experiments.runs import clock, number, read_config
+from rpsp.experiments.runs import clock, mean_with_error, number, read_config
 from rpsp.features import OneHot
 from rpsp.training import Record
 
@@ -378,9 +378,7 @@ def _facts(result: Result, came_to: dict[str, Any], evaluation: dict[str, Any]) 
     return {
         "seed": str(result.seed),
         "iterations": f"{done}" if result.finished else f"{done} of {result.iterations}, unfinished",
-        "evaluation": f"{number(evaluation.get('mean_return'))} ± {number(evaluation.get('std_return'))}"
-        if evaluation
-        else "–",
+        "evaluation": mean_with_error(evaluation.get("mean_return"), evaluation.get("std_return")),
         "final return": number(came_to["final_return"]),
         "best return": number(came_to["best_return"]),
         "area under curve": number(came_to["area_under_curve"]),

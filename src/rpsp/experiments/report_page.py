@@ -359,6 +359,17 @@ SCRIPT = """
 'use strict';
 const number = v => Math.abs(v) >= 1e4 ? Math.round(v).toLocaleString('en') :
   v !== 0 && Math.abs(v) < 1e-3 ? v.toExponential(1) : String(+v.toPrecision(4));
+// As mean_with_error of runs.py: the error has two digits, and the mean ends at the same digit.
+const withError = (mean, error) => {
+  if (!(error > 0)) return number(mean);
+  if (Math.abs(mean) < 1e-3) return number(mean) + ' ± ' + number(+error.toPrecision(2));
+  const place = value => Math.floor(Math.log10(value));
+  const most = Math.max(2, 4 - place(Math.max(Math.abs(mean), error)));
+  const decimals = Math.min(1 - place(+error.toPrecision(2)), most), unit = 10 ** Math.max(0, -decimals);
+  const shown = Math.max(0, decimals), options = {minimumFractionDigits: shown, maximumFractionDigits: shown};
+  const rounded = v => (+(v / unit).toFixed(shown) * unit + 0).toLocaleString('en', options);
+  return rounded(mean) + ' ± ' + rounded(error);
+};
 const element = (parent, name, kind, text) => {
   const made = parent.appendChild(document.createElement(name));
   if (kind) made.className = kind;
@@ -404,7 +415,7 @@ for (const plot of document.querySelectorAll('.plot')) {
       element(name, 'i').style.setProperty('--c', getComputedStyle(path).getPropertyValue('--c'));
       name.append(path.dataset.name);
       const middle = value('y', 1 - point[1] / 1000), error = value('y', 1 - point[2] / 1000) - middle;
-      element(row, 'b', '', number(middle) + (error > 0 ? ' ± ' + number(+error.toPrecision(2)) : ''));
+      element(row, 'b', '', withError(middle, error));
     }
     rule.classList.remove('hidden'); tip.classList.remove('hidden');
     rule.style.left = at / 10 + '%';

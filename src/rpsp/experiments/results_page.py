@@ -34,7 +34,7 @@ from rpsp.experiments.paper import (
     task_labels,
 )
 from rpsp.experiments.results import Result
-from rpsp.experiments.runs import clock, number
+from rpsp.experiments.runs import clock, mean_with_error, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -146,8 +146,8 @@ def _plural(count: int, what: str) -> str:
 
 
 def _pm(mean: Any, error: Any) -> str:
-    """A mean and its standard error, not to be broken."""
-    return number(float(mean)) + (f"\u00a0±\u00a0{number(float(error))}" if np.isfinite(error) else "")
+    """A mean and its standard error, without a line break between them."""
+    return mean_with_error(float(mean), float(error)).replace(" ", "\u00a0")
 
 
 def _seeds(values: np.ndarray) -> str:
