@@ -533,10 +533,10 @@ def eval_command(config: configs.EvalConfig) -> None:
     from rpsp.experiments import runs
 
     configs.import_plugin(config.plugin)
-    results = runs.evaluate(
-        Path(config.directory), config.episodes, config.checkpoint, config.seed, not config.stochastic
-    )
     say = _speaker(config.quiet)
+    results = runs.evaluate(
+        Path(config.directory), config.episodes, config.checkpoint, config.seed, not config.stochastic, say
+    )
     say(
         f"return {runs.mean_with_error(results['mean_return'], results['std_return'])} (standard deviation) over "
         f"{results['episodes']} episodes of {results['mean_length']:.0f} steps, checkpoint {results['checkpoint']}"
@@ -650,7 +650,7 @@ def report_command(config: configs.ReportConfig) -> None:
     if config.watch:
         path, results = watch_report(config.directories, config.out, config.every, say)
     else:
-        path, results = write_report(config.directories, config.out)
+        path, results = write_report(config.directories, config.out, say=say)
         say(f"wrote {path}")
     counts = {"runs": len(results), "finished": sum(r.finished for r in results)}
     _print_json(config.json, {"directories": list(config.directories), "report": str(path), **counts})
@@ -674,7 +674,7 @@ def export_command(config: configs.ExportConfig) -> None:
 
     configs.import_plugin(config.plugin)
     say = _speaker(config.quiet)
-    results = export(Path(config.directory), config.checkpoint, config.out, config.onnx)
+    results = export(Path(config.directory), config.checkpoint, config.out, config.onnx, say)
     say(
         f"compared over {results['steps']} steps in {results['episodes']} episodes: the actions differ from the agent's by "
         f"at most {results['largest_difference']:.1e} of half their range ({results['largest_difference_of_a_step']:.1e} "

@@ -220,7 +220,9 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(damage: str, tmp_path: Pa
     training, complaints = found
     assert_same(training, training_of(1))
     assert len(complaints) == 1 and "000002" in complaints[0] and "\n" not in complaints[0]
-    assert run.agent("last")[2] == 1
+    said: list[str] = []
+    assert run.agent("last", said.append)[2] == 1
+    assert said == [f"skipped a damaged checkpoint: {complaints[0]}"]
     # The run goes on over it.
     run.save(training_of(2)) if damage != "a file in its place" else None
     if damage != "a file in its place":
@@ -233,8 +235,10 @@ def test_if_every_checkpoint_is_damaged_nothing_is_begun_anew(tmp_path: Path) ->
         flip(run.checkpoints / f"{number:06d}" / "state.safetensors", 0.5)
     with pytest.raises(FileFormatError, match=r"no checkpoint is readable.*000001"):
         run.restore(RULES["trpo"])
+    said: list[str] = []
     with pytest.raises(FileFormatError, match="checksum"):
-        run.agent()
+        run.agent("last", said.append)
+    assert said == []  # nothing was used instead
     assert RunDirectory(tmp_path / "other").restore(RULES["trpo"]) is None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -160,6 +161,23 @@ def test_a_damaged_checkpoint_costs_an_iteration_and_no_more(done: Run, tmp_path
     error = capsys.readouterr().err
     assert "no checkpoint is readable" in error and len(error.splitlines()) == 1
     assert contents(out) == before, "a run whose checkpoints are all damaged is not begun anew"
+
+
+@pytest.mark.parametrize("command", ["eval", "watch", "export", "report"])
+def test_a_damaged_checkpoint_that_is_not_used_is_named(command: str, done: Run, tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(done.directory, out)
+    damaged = out / "checkpoints" / "000005" / "state.safetensors"
+    damaged.write_bytes(b"nonsense")
+    more = {"eval": ["--episodes", "1"], "watch": ["--steps", "3", "--format", "gif"]}.get(command, [])
+    assert cli(command, str(out), *more) == 0
+    sentence = f"skipped a damaged checkpoint: {damaged}: its contents do not match its checksum"
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith(sentence)]
+    if command == "report":
+        assert sentence in (out / "report.html").read_text(encoding="utf8")
+    if command == "eval":
+        with pytest.warns(UserWarning, match="skipped a damaged checkpoint"):
+            assert load(out).checkpoint == 4
 
 
 def test_a_crash_between_metrics_and_checkpoint_leaves_no_trace(done: Run, tmp_path: Path, monkeypatch: Any) -> None:

@@ -183,14 +183,22 @@ def _numbers(observation: Any) -> np.ndarray:
     )
 
 
-def load(directory: str | Path, checkpoint: str | int = "last") -> TrainedAgent:
-    """The agent of a run directory: the last checkpoint, the "best" one, or that of a number of iterations."""
-    from rpsp.experiments.run_directory import RunDirectory
+def load(
+    directory: str | Path, checkpoint: str | int = "last", *, say: Callable[[str], None] | None = None
+) -> TrainedAgent:
+    """Load the agent of a run directory.
+
+    Args:
+        directory: a run directory of `rpsp train`.
+        checkpoint: "last", "best", or a number of iterations. "last" is the newest checkpoint that is not damaged.
+        say: called with a sentence for every damaged checkpoint that is skipped. Default: issue a warning.
+    """
+    from rpsp.experiments.run_directory import RunDirectory, warn
     from rpsp.experiments.runs import environment_maker, read_config
 
     path = Path(directory)
     config = read_config(path)
-    agent, scaling, number = RunDirectory(path).agent(checkpoint)
+    agent, scaling, number = RunDirectory(path).agent(checkpoint, say or warn)
     spaces = read_spaces(path)
     first, units = int(getattr(spaces["observation"], "start", 0)), units_of(spaces["action"])
     try:

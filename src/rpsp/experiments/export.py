@@ -21,7 +21,7 @@ from rpsp.experiments import acting_template
 from rpsp.experiments.agents import ActingState, TrainedAgent, load
 from rpsp.experiments.checkpoints import write_bytes
 from rpsp.experiments.compilation import compilation_cached
-from rpsp.experiments.runner import free_directory
+from rpsp.experiments.runner import Say, free_directory
 from rpsp.features import OneHot, RandomFourierFeatures
 from rpsp.filters import GRU, AbstractFilter, Concatenated, ObservationWindow, to_float64
 from rpsp.inference import InferenceFilter
@@ -37,12 +37,14 @@ TOLERANCE = 1e-3
 
 
 @compilation_cached()
-def export(directory: Path, checkpoint: str = "last", out: str | None = None, onnx: bool = False) -> dict[str, Any]:
+def export(
+    directory: Path, checkpoint: str = "last", out: str | None = None, onnx: bool = False, say: Say | None = None
+) -> dict[str, Any]:
     """`rpsp export`: a folder with policy.npz and act.py, compared with the agent before anything is written."""
     if onnx and None in map(find_spec, ("onnx", "onnxruntime")):
         raise UsageError("onnx: the packages onnx and onnxruntime are not installed; pip install 'rpsp[onnx]'.")
     folder = free_directory(str(directory / "export") if out is None else out, "")
-    agent = load(directory, int(checkpoint) if checkpoint.isdecimal() else checkpoint)
+    agent = load(directory, int(checkpoint) if checkpoint.isdecimal() else checkpoint, say=say)
     data = policy_bytes(agent)
     policy = acting_template.load(io.BytesIO(data))
     results = compare(agent, policy)

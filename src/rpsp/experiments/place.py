@@ -46,12 +46,14 @@ class Place:
 
     def __enter__(self) -> Place:
         """Lock the directory, and read the last good checkpoint; a finished run is left as it is."""
+        from rpsp.experiments.run_directory import skipped
+
         with ExitStack() as held:
             held.enter_context(self.files.locked())
             self.files.clean()
             self.training, complaints = self.files.restore(self.recipe.rule) or (None, [])
             for complaint in complaints:
-                self.say(f"skipped a damaged checkpoint: {complaint}")
+                self.say(skipped(complaint))
             self.done = 0 if self.training is None else self.training.iteration
             assert self.config.iterations is not None  # resolved
             if self.config.iterations < self.done:

@@ -42,7 +42,7 @@ from rpsp.experiments.report_page import (
 )
 from rpsp.experiments.results import Result, read_results, word
 from rpsp.experiments.run_directory import RunDirectory
-from rpsp.experiments.runner import read_json
+from rpsp.experiments.runner import Say, read_json
 from rpsp.experiments.runs import clock, mean_with_error, number, read_config
 from rpsp.features import OneHot
 from rpsp.training import Record
@@ -63,6 +63,7 @@ def write_report(
     *,
     detailed: bool = True,
     refresh: float | None = None,
+    say: Say = lambda line: None,
 ) -> tuple[Path, list[Result]]:
     """Write the page of all runs in and under these directories; where it is, and what they came to.
 
@@ -78,12 +79,12 @@ def write_report(
     if not results:
         why = " ".join(doubts) or "no run of `rpsp train` is there that has come past its initialisation."
         raise FileFormatError(f"{', '.join(map(str, directories))}: {why}")
-    write_bytes(path, page(results, doubts, path.parent, detailed, refresh).encode())
+    write_bytes(path, page(results, doubts, path.parent, detailed, refresh, say).encode())
     return path, results
 
 
 def watch_report(
-    directories: Sequence[str | Path], out: str | Path | None, every: float, say: Callable[[str], None]
+    directories: Sequence[str | Path], out: str | Path | None, every: float, say: Say
 ) -> tuple[Path, list[Result]]:
     """Write the page again and again, until every run has ended and nothing is at work in the directories."""
     if not 0.1 <= every < math.inf:
@@ -103,7 +104,7 @@ def watch_report(
                 say(f"{time.strftime('%H:%M:%S')}  {words}")
                 said = words
             if ended:
-                return write_report(directories, out)
+                return write_report(directories, out, say=say)
             time.sleep(every)
     except KeyboardInterrupt as interrupt:
         try:
@@ -135,7 +136,14 @@ def _beside(directories: Sequence[str | Path]) -> Path:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def page(results: list[Result], doubts: list[str], beside: Path, detailed: bool, refresh: float | None = None) -> str:
+def page(
+    results: list[Result],
+    doubts: list[str],
+    beside: Path,
+    detailed: bool,
+    refresh: float | None = None,
+    say: Say = lambda line: None,
+) -> str:
     """The whole page; links are relative to the directory `beside`."""
     alone = len(results) == 1 and results[0].source.is_dir()
     title, lead, parts = _one_run(results[0], doubts) if alone else _many_runs(results, doubts)
@@ -146,7 +154,7 @@ def page(results: list[Result], doubts: list[str], beside: Path, detailed: bool,
         parts.append(f'<h2>What the belief expects</h2><p class="note">{EXPECTS if detailed else LATER}</p>')
         for run in runs if detailed else []:
             heading = "" if alone else f"<h3>{escape(_run_name(run))}</h3>"
-            parts.append(f"{heading}{_belief(run.source)}{_episode(run.source, beside)}")
+            parts.append(f"{heading}{_belief(run.source, say)}{_episode(run.source, beside)}")
     parts.append(_differences("Settings", results, "settings", "what was asked for, and what was filled in"))
     parts.append(_differences("Versions", results, "versions", "bits are promised within one set of them"))
     command = results[0].source / "command.txt"
@@ -446,24 +454,28 @@ EXPECTS = (
 LATER = "This is shown once the runs have ended, and by <code>rpsp report</code> without <code>--watch</code>."
 
 
-def _belief(directory: Path) -> str:
+def _belief(directory: Path, say: Say) -> str:
     """Forecasts of the last checkpoint's belief in an episode of its own, against what happened."""
+    damaged: list[str] = []
     try:
         config = read_config(directory)
-        found, symbols = _forecasts(directory, config.settings.future or 5)
+        found, symbols = _forecasts(directory, config.settings.future or 5, damaged.append)
     except RpspError as error:
         return f'<p class="note">No forecasts: {escape(str(error))}</p>'
+    for sentence in damaged:
+        say(sentence)
+    notes = "".join(f'<p class="note">{escape(sentence)}</p>' for sentence in damaged)
     if symbols:
-        return f'<div class="two">{_symbol_panel(found)}</div>'
+        return f'{notes}<div class="two">{_symbol_panel(found)}</div>'
     names = observation_names(config, found.truth.shape[1])
     colour = style(config.method).colour
     panels = "".join(_fan_panel(found, dim, name, colour) for dim, name in enumerate(names[:MOST_PANELS]))
-    return f'<div class="two">{panels}</div>'
+    return f'{notes}<div class="two">{panels}</div>'
 
 
-def _forecasts(directory: Path, horizon: int) -> tuple[Fan, bool]:
+def _forecasts(directory: Path, horizon: int, say: Say) -> tuple[Fan, bool]:
     """Forecasts in the middle of an episode, and whether they are of symbols."""
-    agent = load(directory)
+    agent = load(directory, say=say)
     # With the noise of training, without which little happens; as far ahead as a state is fitted to predict.
     episodes = agent.evaluate(5, deterministic=False).episodes
     found = agent_fan(agent, episodes, horizon)

@@ -16,7 +16,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,16 @@ from rpsp.updates import UpdateRule
 refuse_windows()
 
 KEEP = 3  # of the latest checkpoints; the best is kept beside them
+
+
+def skipped(complaint: str) -> str:
+    """The sentence for a damaged checkpoint that is not used; `complaint` says what is wrong with it."""
+    return f"skipped a damaged checkpoint: {complaint}"
+
+
+def warn(sentence: str) -> None:
+    """Issue a Python warning."""
+    warnings.warn(sentence, stacklevel=3)
 
 
 class InUse(UsageError):
@@ -188,19 +199,36 @@ class RunDirectory:
             **{name: extra[name] for name in COUNTERS},
         )
 
-    def agent(self, which: str | int = "last") -> tuple[Any, Any, int]:
-        """The agent and its scaling of a checkpoint: "last", "best" or its number; and that number."""
+    def agent(self, which: str | int = "last", say: Callable[[str], None] = warn) -> tuple[Any, Any, int]:
+        """Read the agent of a checkpoint.
+
+        Args:
+            which: "last", "best" or the number of a checkpoint. "last" is the newest that is not damaged.
+            say: called with a sentence for every damaged checkpoint that is skipped. Default: issue a warning.
+
+        Returns:
+            The agent, the scaling of its observations, and the number of the checkpoint.
+
+        Raises:
+            FileFormatError: if there is no checkpoint, or none that can be read.
+            UsageError: if there is no checkpoint of that name.
+        """
         numbers = self.numbers()
         if not numbers:
             raise FileFormatError(f"{self.path}: holds no checkpoint; give the directory of an `rpsp train` run.")
         if which == "last":
+            complaints: list[str] = []
             for number in reversed(numbers):
                 try:
                     _, (agent, scaling, *_), _ = self._parse(number)
-                    return agent, scaling, number
-                except FileFormatError:
+                except FileFormatError as error:
                     if number == numbers[0]:
                         raise
+                    complaints.append(str(error))
+                    continue
+                for complaint in complaints:  # only now: if no checkpoint can be read, none was skipped
+                    say(skipped(complaint))
+                return agent, scaling, number
         number = self.best() if which == "best" else which
         if number is None:
             number = numbers[-1]

@@ -585,13 +585,15 @@ def _many(config: TrainConfig, directory: Path, say: Say) -> Run:
 
 
 @compilation_cached()
-def evaluate(directory: Path, episodes: int, checkpoint: str, seed: int, deterministic: bool) -> dict[str, Any]:
+def evaluate(
+    directory: Path, episodes: int, checkpoint: str, seed: int, deterministic: bool, say: Say | None = None
+) -> dict[str, Any]:
     """`rpsp eval`: mean and spread of the returns, kept in results.json."""
     from rpsp.experiments.agents import load
 
     if episodes < 1:
         raise UsageError(f"episodes: {episodes} is not a whole number ≥ 1.")
-    agent = load(directory, int(checkpoint) if checkpoint.isdecimal() else checkpoint)
+    agent = load(directory, int(checkpoint) if checkpoint.isdecimal() else checkpoint, say=say)
     collected = agent.evaluate(episodes, seed=seed, deterministic=deterministic)
     returns = collected.returns
     results = {

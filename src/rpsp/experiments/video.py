@@ -62,7 +62,7 @@ def watch(
 
     if steps < 1:
         raise UsageError(f"steps: {steps} is not a whole number ≥ 1.")
-    agent = load(directory, int(checkpoint) if checkpoint.isdecimal() else checkpoint)
+    agent = load(directory, int(checkpoint) if checkpoint.isdecimal() else checkpoint, say=say)
     config = read_config(directory)
     if format == "mp4" and encoder() is None:
         format = "gif"
