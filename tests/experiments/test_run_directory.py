@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 from rpsp.errors import FileFormatError, StorageError, UsageError
+from rpsp.experiments.checkpoints import write_bytes
 from rpsp.experiments.pool import held
-from rpsp.experiments.run_directory import RunDirectory
+from rpsp.experiments.run_directory import FILES, RunDirectory
 from rpsp.features import OneHot, Scaling
 from rpsp.filters import AbstractFilter, observation_window
 from rpsp.policies import Agent, CategoricalPolicy, GaussianPolicy
@@ -247,13 +248,50 @@ def test_what_a_crash_left_behind_is_swept_away(tmp_path: Path) -> None:
     before = {p.relative_to(tmp_path) for p in tmp_path.rglob("*")}
     half = run.checkpoints / ".000002.4711"
     half.mkdir()
-    (half / ".state.safetensors.x8s").write_bytes(b"half")
-    (tmp_path / ".metrics.jsonl.abc").write_text("half")
-    (tmp_path / ".config.json.q2").write_text("half")
+    (half / "state.safetensors").write_bytes(b"half")
+    (run.checkpoints / ".000001.4711.gone").mkdir()
+    (tmp_path / ".metrics.jsonl.abc12_45.part").write_text("half")
+    (tmp_path / ".config.json.q2345678.part").write_text("half")
     assert run.numbers() == [0, 1]
     with run.locked():
         run.clean()
     assert {p.relative_to(tmp_path) for p in tmp_path.rglob("*")} == before | {Path(".lock")}
+
+
+def test_temporary_files_have_names_that_are_swept_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed before they are renamed, `write_bytes` and `write_checkpoint` leave what `clean` removes."""
+    import os
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    run = RunDirectory(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        for name in FILES:
+            with pytest.raises(Killed):
+                write_bytes(tmp_path / name, b"half")
+        with pytest.raises(Killed):
+            run.write_checkpoint("000003", {"manifest.json": b"half"})
+    assert len(list(tmp_path.glob(".*"))) == len(FILES)
+    assert list(run.checkpoints.iterdir())
+    run.clean()
+    assert [path.name for path in tmp_path.rglob("*")] == ["checkpoints"]
+
+
+def test_a_users_own_files_are_not_swept_away(tmp_path: Path) -> None:
+    run = run_of(tmp_path, [1.0])
+    own = [".notes.txt", ".env.local", ".config.json.swp", ".config.json.backup12", ".git.d/config"]
+    own += ["checkpoints/.DS_Store", "checkpoints/.keep.me", "checkpoints/.000001.best"]
+    for name in own:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("mine")
+    run.clean()
+    assert [name for name in own if not (tmp_path / name).exists()] == []
 
 
 class DiskFullError(OSError):

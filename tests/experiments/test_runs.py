@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import tasks
 from gymnasium.spaces import Box
-from processes import FLAGS, TINY, checkpoints, metrics, spawn
+from processes import FLAGS, PATH, TINY, checkpoints, metrics, spawn
 from tasks import Drift
 
 import rpsp
@@ -431,6 +431,37 @@ def test_a_factory_trains_and_loads_but_cannot_be_kept_in_a_file(tmp_path: Path,
         trained(tmp_path / "broken", 50, env=Drift, max_episode_steps=20)
     assert "go on with" not in str(caught.value.__notes__)
     assert load(tmp_path / "broken").checkpoint
+
+
+@pytest.mark.parametrize("before", ["missing", "empty"])
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_run_that_fails_at_once_leaves_an_empty_directory_as_it_was(
+    before: str, seeds: int, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    out = tmp_path / "run"
+    if before == "empty":
+        out.mkdir()
+    monkeypatch.setenv("BREAK_AFTER", "10")
+    monkeypatch.setenv("PYTHONPATH", PATH)
+    more = [] if seeds == 1 else ["--seeds", str(seeds)]
+    assert cli("train", "tasks:Drift-v0", "--method", "fm2", "--out", str(out), "--quiet", *FLAGS, *more) == 6
+    assert "gearbox" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.rglob("*")] == (["run"] if before == "empty" else [])
+
+
+def test_a_run_that_fails_at_once_removes_no_file_of_the_user(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+
+    class Logging(Drift):
+        """Writes into the run directory, then fails."""
+
+        def step(self, action: Any) -> Any:
+            (out / "notes.txt").write_text("mine")
+            raise RuntimeError("the gearbox is gone")
+
+    with pytest.raises(EnvironmentFailure, match="gearbox"):
+        trained(out, 1, env=Logging, max_episode_steps=20)
+    assert [path.name for path in out.iterdir()] == ["notes.txt"]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

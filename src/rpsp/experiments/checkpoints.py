@@ -217,12 +217,16 @@ def write_through(file: IO[bytes], data: bytes) -> None:
     os.fsync(file.fileno())
 
 
+PART = ".part"
+"""How the name of a temporary file ends: `.config.json.x8s2k1qa.part` for `config.json`."""
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file atomically: a temporary file beside it, fsync, rename."""
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=PART, delete=False) as file:
             temporary = file.name
             write_through(file, data)
         os.chmod(temporary, 0o644)

@@ -29,6 +29,7 @@ import numpy as np
 from rpsp.errors import FileFormatError, StorageError, UsageError, refuse_windows
 from rpsp.experiments.checkpoints import (
     FORMAT,
+    PART,
     check_fit,
     parse_tree,
     read_bytes,
@@ -283,10 +284,27 @@ class RunDirectory:
             shutil.rmtree(gone, ignore_errors=True) if gone.is_dir() else gone.unlink()
 
     def clean(self) -> None:
-        """Remove what a crash left half-written."""
-        for left in (*self.checkpoints.glob(".*"), *self.path.glob(".*.*")):
-            if left.name != LOCK:
-                shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+        """Remove what a crash left half-written: only files that this class names, so that a user's own files stay."""
+        for folder, pattern in ((self.checkpoints, PARTIAL_CHECKPOINT), (self.path, PARTIAL_FILE)):
+            for left in folder.glob(".*"):
+                if pattern.fullmatch(left.name):
+                    shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+
+    def discard(self, keep_directory: bool) -> None:
+        """Remove the files of a run that failed before its first checkpoint. Other files stay, and so does their directory.
+
+        Args:
+            keep_directory: keep the directory even if it is empty now, because it was there before the run.
+        """
+        folders = self.checkpoints, self.path / "tensorboard"
+        with suppress(OSError):
+            self.clean()
+        for path in (*(self.path / name for name in (*FILES, LOCK)), *folders[1].glob("events.out.tfevents.*")):
+            with suppress(OSError):
+                path.unlink()
+        for folder in folders if keep_directory else (*folders, self.path):
+            with suppress(OSError):  # not there, or not empty
+                folder.rmdir()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -322,6 +340,14 @@ class RunDirectory:
 
 
 LOCK = ".lock"
+FILES = (
+    "command.txt", "config.json", "failure.txt", "metrics.jsonl", "report.html", "results.json", "spaces.json",
+    "versions.json",
+)  # fmt: skip
+"""What is written into a run directory, apart from checkpoints, figures and videos."""
+PARTIAL_FILE = re.compile(rf"\.({'|'.join(map(re.escape, FILES))})\.[a-z0-9_]{{8}}{re.escape(PART)}")
+PARTIAL_CHECKPOINT = re.compile(r"\.[0-9]{6,9}\.[0-9]+(\.gone)?")
+"""Names of what is written or removed at the moment, by `write_bytes`, `write_checkpoint` and `_remove`."""
 COUNTERS = "iteration", "samples", "rows", "astray", "halvings"
 """The numbers of a training run, as a checkpoint keeps them."""
 

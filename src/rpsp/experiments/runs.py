@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
@@ -400,7 +399,8 @@ def _check_alike(configs: Sequence[TrainConfig], directories: Sequence[Path]) ->
 
 @contextmanager
 def _departing(config: TrainConfig, directory: Path, new: bool = False) -> Iterator[None]:
-    """Who leaves before the end is told how to go on; a mistake in a new run leaves nothing in the way."""
+    """Who leaves before the end is told how to go on; a new run that fails at once removes what it has written."""
+    existed = directory.exists()
     how = "all finished iterations are saved"
     if config.env != FACTORY:
         words = ["rpsp", "resume", str(directory), *plugin_flag(config)]
@@ -418,7 +418,9 @@ def _departing(config: TrainConfig, directory: Path, new: bool = False) -> Itera
         if begun and not isinstance(error, UsageError | FileFormatError):
             error.add_note(how)
         elif new and not begun and not isinstance(error, InUse):
-            shutil.rmtree(directory, ignore_errors=True)
+            for place in own if config.seeds > 1 else []:
+                RunDirectory(place).discard(keep_directory=False)
+            RunDirectory(directory).discard(keep_directory=existed)
         raise
 
 
