@@ -313,6 +313,20 @@ def test_a_reader_that_leaves_early_is_no_error():
     assert (found.returncode, found.stderr) == (141, b"")
 
 
+@pytest.mark.parametrize("environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C"}])
+def test_help_can_be_printed_in_ascii(environment, tmp_path):
+    command = [sys.executable, "-m", "rpsp"]
+    given = {"env": os.environ | environment, "cwd": tmp_path, "capture_output": True, "timeout": 120}
+    shown = subprocess.run([*command, "train", "--help"], **given)
+    assert shown.returncode == 0, shown.stderr
+    assert "--discount" in shown.stdout.decode()
+    wrong = subprocess.run([*command, "eval", "δ±中"], **given)
+    assert wrong.returncode == 3 and b"Traceback" not in wrong.stderr
+    if "PYTHONIOENCODING" in environment:
+        assert b"gamma: " in shown.stdout
+        assert wrong.stderr.startswith(rb"rpsp: delta+-\u4e2d: is no directory")
+
+
 INTERRUPTED = """
 import sys
 class Interrupting:

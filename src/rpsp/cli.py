@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import io
 import json
@@ -12,6 +13,7 @@ import shlex
 import signal
 import sys
 import threading
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, suppress
 from pathlib import Path
@@ -47,6 +49,8 @@ def main(arguments: list[str] | None = None) -> None:
     And 141 where whoever read what is printed has left, as `rpsp train --help | head` does.
     """
     alone = arguments is None  # the process is this command's own
+    if alone:
+        _print_any_character()
     arguments = sys.argv[1:] if arguments is None else arguments
     # Before numpy is imported: the regressions are small, and two BLAS threads on a busy machine mostly wait for each other.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -86,6 +90,34 @@ def main(arguments: list[str] | None = None) -> None:
         PENDING.clear()  # it is this command's, not that of whatever the program does next
         if alone:
             _flush()
+
+
+ASCII = {
+    "±": "+-", "−": "-", "–": "-", "—": "-", "×": "x", "·": "*", "≥": ">=", "≤": "<=", "≈": "~", "→": "->", "…": "...",
+    "’": "'", "µ": "u", "²": "^2", "◆": "*",
+}  # fmt: skip
+"""What is printed for a character where the output knows only ASCII; Greek letters are spelt out."""
+
+
+def _print_any_character() -> None:
+    """Let stdout and stderr replace characters that their encoding does not have, instead of raising an error."""
+    codecs.register_error("rpsp", _in_ascii)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "backslashreplace"):  # Python's defaults
+            stream.reconfigure(errors="rpsp")
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Error handler of a codec: replace a character by ASCII, or by its number if it has no replacement."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    character = error.object[error.start]
+    name = unicodedata.name(character, "")
+    text = ASCII.get(character) or (name.split()[-1].lower() if name.startswith("GREEK SMALL LETTER ") else None)
+    if text is None:
+        error.end = error.start + 1
+        return codecs.backslashreplace_errors(error)
+    return text, error.start + 1
 
 
 def _flush() -> None:
