@@ -494,7 +494,7 @@ MISTAKES = {
     "another command's flag": (["tasks:Drift-v0", "--jobs", "2"], 2, "no option of `rpsp train`; it is one of `rpsp"),
     "two plugins": (["tasks:Drift-v0", "--plugin", "a", "--plugin=b"], 2, "plugin: is given more than once; give several"),
     "too late": (["tasks:Drift-v0", "--act-latency", "20"], 2, "act_latency: 20 steps are a whole episode's 20 or more"),
-    "no time limit": (["tasks:Endless-v0"], 2, "max_episode_steps"),
+    "no time limit": (["tasks:Endless-v0"], 2, "no time limit of its own; give one, for example --max-episode-steps 1000 ("),
     "batch smaller than an episode": (["tasks:Drift-v0", "--samples", "19"], 2, "less than one episode"),
     "existing directory": (["tasks:Drift-v0", "--out", "there"], 2, "is not empty; choose another directory"),
     "existing run": (["tasks:Drift-v0", "--out", "run"], 2, "go on with it by `rpsp resume run`"),

@@ -138,7 +138,8 @@ def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
         envs.close()
     if limit is None:
         raise UsageError(
-            f"max_episode_steps: {config.env} has no limit of its own; say when an episode is cut off, as in 1000."
+            f"max_episode_steps: {config.env} has no time limit of its own; give one, for example --max-episode-steps 1000 "
+            "(in Python, max_episode_steps=1000)."
         )
     for name in ("obs_latency", "act_latency"):
         if (late := getattr(config.sensors, name)) >= limit:
