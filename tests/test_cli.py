@@ -92,7 +92,18 @@ def test_mistakes(arguments, code, words, recording, tmp_path, monkeypatch, caps
 def test_unknown_flags_and_kinds_are_usage_errors(capsys):
     assert run("fit", "InvertedPendulum-v5", "--kinds", "gru") == 2
     assert run("fit", "InvertedPendulum-v5", "--kind", "gruu") == 2
-    assert run("train-everything") == 2
+
+
+@pytest.mark.parametrize("more", [[], ["--help"], ["CartPole-v1"]])
+@pytest.mark.parametrize(
+    ("name", "hint"), [("trian", " (did you mean 'train'?)"), ("evaluate", " (did you mean 'eval'?)"), ("zz", "")]
+)
+def test_an_unknown_command_is_named(name, hint, more, capsys):
+    assert run(name, *more) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"rpsp: there is no command {name!r}{hint}; the commands are train, resume, ")
+    assert len(printed.err.splitlines()) == 1
 
 
 def test_an_existing_directory_is_left_alone(recording, tmp_path, capsys):
@@ -116,6 +127,10 @@ def test_help_and_version_by_any_name(capsys):
         assert run(*arguments) == 0
         printed.append(capsys.readouterr().out)
     assert len(set(printed)) == 1 and "train" in printed[0]
+    for arguments in (["help", "eval"], ["eval", "--help"]):
+        assert run(*arguments) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[-1] == printed[-2] != printed[0]
     assert run("--version") == 0
     assert capsys.readouterr().out == f"rpsp {version('rpsp')}\n"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import dataclasses
+import difflib
 import io
 import json
 import math
@@ -65,7 +66,7 @@ def main(arguments: list[str] | None = None) -> None:
 
             return print(f"rpsp {version('rpsp')}")
         refuse_windows()
-        command = _parse(["--help"] if arguments in ([], ["help"]) else arguments)
+        command = _parse([*arguments[1:], "--help"] if arguments[:1] in ([], ["help"]) else arguments)
         globals()[next(name for name, cls in COMMANDS.items() if cls is type(command)) + "_command"](command)
     except RpspError as error:
         sentence = f"rpsp: {error}".replace("\n", " ")  # it may quote what others have to say
@@ -103,7 +104,10 @@ def _print_any_character() -> None:
     """Let stdout and stderr replace characters that their encoding does not have, instead of raising an error."""
     codecs.register_error("rpsp", _in_ascii)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "backslashreplace"):  # Python's defaults
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in (
+            "strict",
+            "backslashreplace",
+        ):  # Python's defaults
             stream.reconfigure(errors="rpsp")
 
 
@@ -130,6 +134,12 @@ def _flush() -> None:
 
 def _parse(arguments: list[str]) -> Any:
     """The command with its settings. A mistake, of which tyro draws a box of many lines, becomes one sentence."""
+    if not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        near = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise UsageError(
+            f"there is no command {arguments[0]!r}{hint}; the commands are {', '.join(COMMANDS)}; see `rpsp --help`."
+        )
     if sum(argument.partition("=")[0] == "--plugin" for argument in arguments) > 1:
         raise UsageError("plugin: is given more than once; give several modules as --plugin first,second.")
     said = io.StringIO()
