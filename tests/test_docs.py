@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from commands import run
 from rpsp.cli import COMMANDS
+from rpsp.experiments.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -18,11 +20,21 @@ PAGES = [
 ]
 
 
+@pytest.fixture
+def own_methods() -> Iterator[None]:
+    """Removes the methods that a guide adds, so that no other test sees them."""
+    before = dict(METHODS)
+    yield
+    METHODS.clear()
+    METHODS.update(before)
+
+
 def tier(page: Path) -> list[pytest.MarkDecorator]:
     """The README's blocks run in `make test`, those of the guides in `make test-all`."""
     return [] if page.name == "README.md" else [pytest.mark.slow]
 
 
+@pytest.mark.usefixtures("own_methods")
 @pytest.mark.parametrize(
     "page", [pytest.param(page, id=str(page.relative_to(ROOT)), marks=tier(page)) for page in PAGES]
 )
