@@ -482,7 +482,7 @@ def test_seed_is_that_of_the_first_reset_only() -> None:
 
 @pytest.mark.parametrize("id", ["CartPole-v1", "Hopper-v5"])
 def test_finished_rows_wait_and_masked_resets_restart_them(id: str) -> None:
-    envs = make(id, 2, max_episode_steps=4, dropout=0.3)
+    envs = make(id, 2, max_episode_steps=4, dropout=0.3, autoreset_mode=AutoresetMode.DISABLED)
     assert envs.metadata["autoreset_mode"] == AutoresetMode.DISABLED
     envs.reset(seed=0)
     actions = np.zeros_like(envs.action_space.sample())
@@ -548,6 +548,15 @@ def test_autoreset_modes_are_gymnasium_s(mode: AutoresetMode) -> None:
             np.testing.assert_array_equal(our_column, their_column)
         assert our[4]["failed"].tolist() == [False] * 3
         assert ("final_obs" in our[4]) == ("final_obs" in their[4])
+
+
+def test_an_ordinary_loop_goes_through_many_episodes() -> None:
+    envs = make(lambda: Counter(length=3), 2)
+    assert envs.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP, "Gymnasium's own default"
+    envs.reset(seed=0)
+    seen = [envs.step(np.full((2, 1), 2.0)) for _ in range(8)]
+    assert [step[0][0, 0] for step in seen] == [1, 2, 3, 0, 1, 2, 3, 0]
+    assert [bool(step[2].all()) for step in seen] == [False, False, True, False] * 2
 
 
 def test_autoreset_reports_a_failure_once() -> None:

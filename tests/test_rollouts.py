@@ -302,9 +302,27 @@ def test_an_agent_that_has_diverged_is_reported() -> None:
         gather(agent, counters([5]), 5)
 
 
-def test_environments_that_reset_themselves_are_refused() -> None:
-    envs = make("InvertedPendulum-v5", 2, autoreset_mode=AutoresetMode.NEXT_STEP)
-    with pytest.raises(UsageError, match="autoreset_mode"):
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_environments_that_reset_themselves_give_the_same_episodes(mode: AutoresetMode) -> None:
+    def explored(mode: AutoresetMode) -> list[Any]:
+        envs = make("InvertedPendulum-v5", 2, autoreset_mode=mode, latency=1)
+        found = explore(envs, episodes=5, seed=3)
+        envs.reset(seed=0)
+        assert envs.step(envs.action_space.sample())[0].shape == (2, 2), "they can be used afterwards"
+        return [episode.observations for episode in found]
+
+    for one, other in zip(explored(mode), explored(AutoresetMode.DISABLED), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_registered_batch_can_be_explored() -> None:
+    envs = gymnasium.make_vec("rpsp/InvertedPendulum-v5", num_envs=2, vectorization_mode="vector_entry_point")
+    assert len(explore(envs, episodes=3, seed=0)) == 3
+
+
+def test_environments_whose_autoreset_cannot_be_switched_off_are_refused() -> None:
+    envs = gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
+    with pytest.raises(UsageError, match=r"CartPole-v1 resets by itself.*autoreset_mode"):
         gather(window_agent(), envs, 5)
     with pytest.raises(UsageError, match="samples=0"):
         gather(window_agent(), counters([5]), 0)

@@ -552,6 +552,28 @@ class Autoreset(VectorWrapper):
         return observations, rewards, terminated, truncated, infos
 
 
+def without_autoreset(envs: VectorEnv) -> VectorEnv:
+    """Return the same environments with resets left to the caller.
+
+    Args:
+        envs: vector environments from `make`, in any autoreset mode, or any others that do not reset themselves.
+
+    Returns:
+        A view of the same simulations whose autoreset mode is DISABLED; `envs` itself if that is its mode.
+
+    Raises:
+        UsageError: the environments reset themselves in a way that cannot be switched off.
+    """
+    if envs.metadata.get("autoreset_mode") == AutoresetMode.DISABLED:
+        return envs
+    if isinstance(envs, Autoreset):
+        return envs.env
+    if isinstance(envs, _Front) and isinstance(envs.env, Autoreset):
+        return _Front(envs.env.env, envs._name, None, envs._patience)
+    name = "the environment" if envs.spec is None else envs.spec.id
+    raise UsageError(f"envs: {name} resets by itself; make it with autoreset_mode=AutoresetMode.DISABLED.")
+
+
 class _Front(VectorWrapper):
     """What `make` adds last: the seed of a first reset without one, a limit on how long an environment may take over a
     call, and its name on what it raises."""
@@ -677,13 +699,14 @@ def make(
     seed: int | None = None,
     threads: int | None = None,
     step_timeout: float = 0.0,
-    autoreset_mode: AutoresetMode | str = AutoresetMode.DISABLED,
+    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     **env_kwargs: Any,
 ) -> VectorEnv:
     """Make a vector environment, partly observed and disturbed as asked.
 
-    `infos["failed"]` tells at every step which rows ended because the simulation failed (see `FailureGuard`). Finished
-    rows wait, at no cost, for `reset(seed=[...], options={"reset_mask": mask})`, which restarts the masked rows only.
+    `infos["failed"]` tells at every step which rows ended because the simulation failed (see `FailureGuard`). As in
+    Gymnasium, a finished row starts its next episode in the following step. With `AutoresetMode.DISABLED` finished rows
+    wait for `reset(seed=[...], options={"reset_mask": mask})`, which restarts the masked rows only.
 
     Args:
         id: a Gymnasium id, also as `module:Env-v0`, or a function without arguments that makes an environment.
@@ -702,7 +725,8 @@ def make(
         threads: how many threads step the physics of a batched MuJoCo task; every core unless given.
         step_timeout: seconds after which a step, a reset or the making of one environment is given up as hanging (see
             `rpsp.patience`); 0 for never.
-        autoreset_mode: what happens to finished rows; DISABLED leaves resets to the caller.
+        autoreset_mode: what happens to finished rows, as in Gymnasium; DISABLED leaves resets to the caller.
+            Default: NEXT_STEP.
         **env_kwargs: what the environment itself takes.
     """
     _check_at_least("num_envs", num_envs, 1)

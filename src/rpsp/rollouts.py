@@ -544,10 +544,13 @@ def _play(
 
     `act` gives the actions (and the states they came from); `encode` the units of observations. Whether more episodes are
     started is decided after a whole lockstep. An action that is not finite never reaches an environment: its episode has
-    failed.
+    failed. Environments that reset themselves are stepped without their autoreset.
     """
     if envs.metadata.get("autoreset_mode") != AutoresetMode.DISABLED:
-        raise UsageError(f"envs: {_name(envs)} resets by itself; make it with autoreset_mode=AutoresetMode.DISABLED.")
+        # Imported here because it imports MuJoCo, which a saved agent can be loaded without.
+        from rpsp.environments import without_autoreset
+
+        envs = without_autoreset(envs)
     frames: list[Frame] = []
     part_of = [part for part in parts for _ in part.rows]
     where = ", ".join(part.where for part in parts)

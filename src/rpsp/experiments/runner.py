@@ -138,12 +138,15 @@ def inspect(directory: Path, horizon: int = 10) -> list[Path]:
 
 def explore_environment(config: FitConfig) -> list[Any]:
     """Random episodes of the environment as the sensors deliver it."""
+    from gymnasium.vector import AutoresetMode
+
     from rpsp.environments import make
     from rpsp.rollouts import explore
 
     if config.samples < 1:
         raise UsageError(f"samples: {config.samples} is not a whole number ≥ 1.")
-    envs = make(config.source, num_envs=10, seed=config.seed, **dataclasses.asdict(config.sensors))
+    sensors = dataclasses.asdict(config.sensors)
+    envs = make(config.source, num_envs=10, seed=config.seed, autoreset_mode=AutoresetMode.DISABLED, **sensors)
     try:
         return explore(envs, samples=config.samples, seed=config.seed)
     finally:

@@ -88,11 +88,14 @@ def environment_maker(config: TrainConfig, factory: Any = None) -> Callable[...,
         return None
 
     def make_envs(num_envs: int, **given: Any) -> Any:
+        from gymnasium.vector import AutoresetMode
+
         from rpsp.environments import make
 
         return make(
             source,
             num_envs=num_envs,
+            autoreset_mode=AutoresetMode.DISABLED,
             max_episode_steps=config.max_episode_steps,
             threads=config.threads,
             step_timeout=config.step_timeout,
