@@ -168,6 +168,20 @@ def test_a_single_episode_is_cut(steps, fraction):
     assert head.observations[-1, 0] == tail.observations[0, 0]
 
 
+@pytest.mark.parametrize("terminated", [True, False])
+def test_the_parts_of_a_single_episode_keep_all_that_it_holds(terminated):
+    rng = np.random.default_rng(0)
+    observations, actions, drawn = rng.normal(size=(11, 2)), rng.normal(size=(10, 1)), rng.normal(size=(10, 1))
+    episode = Episode(observations, actions, rng.normal(size=10), drawn, terminated, not terminated)
+    (head,), (tail,) = split([episode], 0.3, rng=rng)
+    assert (len(head), len(tail)) == (7, 3)
+    for name in ("actions", "rewards", "drawn"):
+        parts = [getattr(part, name) for part in (head, tail)]
+        np.testing.assert_array_equal(np.concatenate(parts), getattr(episode, name))
+    assert (head.terminated, head.truncated) == (False, True)
+    assert (tail.terminated, tail.truncated) == (terminated, not terminated)
+
+
 def test_rewards_must_match_the_actions():
     with pytest.raises(UsageError, match=r"episodes\[0\].rewards: has 3 entries for 2 actions"):
         as_episodes([_with_rewards(3)])

@@ -251,17 +251,15 @@ def split(
     """Whole episodes for fitting and for holding out: about `fraction` of the *steps* held out, at least one each.
 
     The longest episode is never held out: if any is long enough for a window, it is there to be fitted.
-    With a single episode nothing can be held out whole; its last part serves, cut off as an episode of its own, if that
-    leaves `keep` steps, or else the episode itself.
+    A single episode is cut in two if that leaves `keep` steps to fit: the first part is truncated, the last part ends as
+    the episode did. A shorter one serves for both.
     """
     if len(episodes) == 1:
         (episode,) = episodes
         cut = max(keep, round(len(episode) * (1 - fraction)))
         if cut >= len(episode):
             return [episode], [episode]
-        head = Episode(episode.observations[: cut + 1], episode.actions[:cut])
-        tail = Episode(episode.observations[cut:], episode.actions[cut:])
-        return [head], [tail]
+        return [_part(episode, 0, cut)], [_part(episode, cut, len(episode))]
     lengths = np.array([len(episode) for episode in episodes])
     order = rng.permutation(len(episodes))
     order = np.append(order[order != lengths.argmax()], lengths.argmax())
@@ -269,3 +267,16 @@ def split(
     held = before < fraction * lengths.sum()
     held[-1] = False
     return [episodes[i] for i in order[~held]], [episodes[i] for i in order[held]]
+
+
+def _part(episode: Episode, first: int, last: int) -> Episode:
+    """Steps `first` to before `last` as an episode of its own; it is truncated unless it reaches the episode's end."""
+    here, whole = slice(first, last), last == len(episode)
+    return Episode(
+        observations=episode.observations[first : last + 1],
+        actions=episode.actions[here],
+        rewards=None if episode.rewards is None else episode.rewards[here],
+        drawn=None if episode.drawn is None else episode.drawn[here],
+        terminated=episode.terminated and whole,
+        truncated=episode.truncated or not whole,
+    )
