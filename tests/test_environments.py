@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,11 @@ from rpsp.environments import (
     ObserveOnly,
     Selection,
     SerialBatch,
+    Task,
     _check_at_least,
     _checked_steps,
     make,
+    sensors,
 )
 from rpsp.errors import EnvironmentFailure, UsageError
 from rpsp.mujoco_batch import MujocoBatch
@@ -410,13 +413,18 @@ def test_guard_refuses_a_reset_that_is_not_finite() -> None:
 # -- make --------------------------------------------------------------------------------------------------------------
 
 
+VISIBLE = {"InvertedPendulum-v5": [0, 1], "Swimmer-v5": [0, 1, 2], "Hopper-v5": [*range(5)], "Walker2d-v5": [*range(8)]}
+"""The paper's masks."""
+
+
 @pytest.mark.parametrize("task", TASKS.values(), ids=str)
 def test_paper_tasks_know_their_masks_and_limits(task: Any) -> None:
-    envs = make(task.id, 2)
+    envs, visible = make(task.id, 2), VISIBLE[task.id]
     assert isinstance(envs.unwrapped, MujocoBatch)
     full = gymnasium.make(task.id)
-    np.testing.assert_array_equal(envs.reset(seed=1)[0][1], full.reset(seed=2)[0][list(task.visible)])
-    assert envs.single_observation_space.shape == (len(task.visible),)
+    np.testing.assert_array_equal(envs.reset(seed=1)[0][1], full.reset(seed=2)[0][visible])
+    assert sensors(envs)[0] == visible
+    assert envs.single_observation_space.shape == (len(visible),)
     assert envs.spec is not None
     assert envs.spec.max_episode_steps == task.max_episode_steps
     assert make(task.id, observe="all").single_observation_space == full.observation_space
@@ -425,7 +433,6 @@ def test_paper_tasks_know_their_masks_and_limits(task: Any) -> None:
 def test_the_paper_s_protocol() -> None:
     rows = {
         task.id: (
-            len(task.visible),
             task.max_episode_steps,
             task.batch_samples,
             task.exploration_episodes,
@@ -434,11 +441,17 @@ def test_the_paper_s_protocol() -> None:
         for task in TASKS.values()
     }
     assert rows == {
-        "InvertedPendulum-v5": (2, 200, 2_000, 100, 200),
-        "Swimmer-v5": (3, 500, 10_000, 50, 500),
-        "Hopper-v5": (5, 1000, 10_000, 100, 500),
-        "Walker2d-v5": (8, 1000, 10_000, 100, 500),
+        "InvertedPendulum-v5": (200, 2_000, 100, 200),
+        "Swimmer-v5": (500, 10_000, 50, 500),
+        "Hopper-v5": (1000, 10_000, 100, 500),
+        "Walker2d-v5": (1000, 10_000, 100, 500),
     }
+
+
+def test_the_mask_follows_the_observation_structure() -> None:
+    envs = make("Hopper-v5", exclude_current_positions_from_observation=False)
+    assert sensors(envs)[0] == list(range(6)), "the position along the track is observed as well"
+    assert not {"visible", "observe", "mask"} & {field.name for field in fields(Task)}, "there is one source only"
 
 
 @pytest.mark.parametrize(
