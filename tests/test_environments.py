@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import fields
@@ -162,6 +163,27 @@ def test_relative_noise_is_in_each_readings_own_units() -> None:
         make("Hopper-v5", relative_noise=0.1, obs_noise=0.1)
     with pytest.raises(UsageError, match="relative_noise must be 0 or more"):
         make("Hopper-v5", relative_noise=-0.1)
+
+
+def test_an_environment_that_fails_while_relative_noise_is_measured_is_named() -> None:
+    class Hangs(Counter):
+        def step(self, action: Any) -> Any:
+            time.sleep(60)
+
+    made: list[Counter] = []
+
+    def second_is_missing() -> Counter:
+        made.append(Counter())
+        if len(made) == 2:
+            raise OSError("no second robot")
+        return made[-1]
+
+    with pytest.raises(EnvironmentFailure, match="raised RuntimeError while being stepped: the gripper fell off"):
+        make(lambda: Counter(bad_step=1, bad="raise"), relative_noise=0.1)
+    with pytest.raises(EnvironmentFailure, match="took longer than its step_timeout"):
+        make(Hangs, relative_noise=0.1, step_timeout=0.3)
+    with pytest.raises(EnvironmentFailure, match="raised OSError while being made: no second robot"):
+        make(second_is_missing, relative_noise=0.1)
 
 
 def test_noise_keeps_single_precision_and_turns_integers_into_floats() -> None:

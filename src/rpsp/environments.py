@@ -757,8 +757,11 @@ def make(
         _check_spaces(name, envs)
         visible = _visible(observe, envs)
         if relative_noise:
-            with closing(_batch(id, spec, 1, max_episode_steps, threads, patience, env_kwargs)) as alone:
-                units = _spread(alone)
+            with _blaming(name, "being made"):
+                alone = _batch(id, spec, 1, max_episode_steps, threads, patience, env_kwargs)
+            # In front of it, so that an environment that raises or hangs here is treated as in a rollout.
+            with closing(_Front(alone, name, None, patience)) as front:
+                units = _spread(front)
             disturbances.insert(0, Noise(relative_noise, units if visible is None else units[list(visible)]))
         if visible is not None:
             disturbances.insert(0, Selection(visible))

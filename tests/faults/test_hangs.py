@@ -102,6 +102,17 @@ def test_a_fault_that_lasts_ends_the_run_and_loses_nothing(kind: str, tmp_path: 
     assert metrics(out) == metrics(whole) and checkpoints(out) == checkpoints(whole)
 
 
+@pytest.mark.parametrize("kind", ["raises", "sleeps"])
+def test_a_fault_while_relative_noise_is_measured_is_one_sentence(kind: str, tmp_path: Path, capsys: Any) -> None:
+    Faulty.plan(kind, 5, lasts=True)
+    flags = ["--method", "fm2", "--relative-noise", "0.1", "--step-timeout", "0.5", *FLAGS]
+    assert cli("train", "faulty:Faulty-v0", *flags, "--out", str(tmp_path / "run")) == 6
+    (sentence,) = capsys.readouterr().err.splitlines()
+    what = "raised RuntimeError" if kind == "raises" else "took longer than its step_timeout"
+    assert sentence.startswith(f"rpsp: Faulty-v0 {what}")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(("kind", "code"), [("compiled", 6), ("compiled, alone", -signal.SIGALRM)][: amount(1, 2)])
 def test_what_cannot_be_interrupted_ends_the_process(kind: str, code: int, tmp_path: Path) -> None:
     out, limit = tmp_path / "run", 1.0
