@@ -18,6 +18,7 @@ import difflib
 import importlib
 import inspect
 import numbers
+import operator
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -872,7 +873,7 @@ def _visible(
     if observe is None:
         observe = "positions" if id in TASKS else "all"
     if not isinstance(observe, str):
-        return [int(index) if isinstance(index, np.integer) else index for index in observe]
+        return observed_indices(observe)
     if observe == "all":
         return None
     if observe != "positions":
@@ -887,6 +888,23 @@ def _visible(
     raise UsageError(
         f"observe='positions' is not known for {id or 'this environment'}; give the indices, as in observe='0,1'"
     )
+
+
+def observed_indices(observe: Any) -> list[int]:
+    """Return the indices in a sequence of whole numbers, Python's or numpy's.
+
+    Raises:
+        UsageError: `observe` is no sequence, or holds something else.
+    """
+    try:
+        indices = list(observe)
+        if any(isinstance(index, bool) for index in indices):
+            raise TypeError
+        return [operator.index(index) for index in indices]
+    except TypeError:
+        raise UsageError(
+            f"observe={_short(observe)} is not understood; give all, positions, or indices, as in '0,1,2' or [0, 1, 2]"
+        ) from None
 
 
 def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -413,6 +413,55 @@ def test_an_episode_with_a_number_that_is_none_is_dropped_and_counted(
     assert [r["dropped_episodes"] for r in records].count(1) == 1 and len(records) == 5
     assert all(np.isfinite(r["mean_return"]) for r in records)
     assert printed.count("dropped 1") == 1 and json.loads(printed.splitlines()[-1])["dropped_episodes"] == 1
+
+
+@pytest.mark.parametrize("observe", [[0], (0,), np.array([0]), range(1)])
+def test_observe_may_be_a_sequence_and_numbers_numpys(observe: Any, tmp_path: Path) -> None:
+    """As the guide to environments of one's own has it."""
+    config = configured({"env": "CartPole-v1", "observe": observe, "seed": np.int64(1), "max_kl": np.float32(0.5)})
+    assert config.sensors.observe == "0" and config.settings.max_kl == 0.5
+    assert type(config.seed) is int and config.seed == 1
+    json.dumps(asdict(config))
+    with pytest.raises(UsageError, match=r"max_kl: .*inf.* is not a finite number"):
+        configured({"env": "CartPole-v1", "max_kl": np.float32(np.inf)})
+
+
+def test_the_form_that_the_guide_shows_trains(tmp_path: Path) -> None:
+    guide = Path(__file__).parents[2] / "docs" / "guides" / "own_environment.md"
+    assert "`observe=[0, 2]`" in guide.read_text(encoding="utf8")
+    run = trained(tmp_path / "run", 1, env="CartPole-v1", observe=[0, 2], seed=np.int64(1), max_episode_steps=20)
+    assert run.agent.scaling.mean.shape == (2,) and read_config(run.directory).sensors.observe == "0,2"
+
+
+@pytest.mark.parametrize("observe", [[0.5], 3, [True], ["a"], [None]])
+def test_observe_of_anything_else_is_one_sentence(observe: Any) -> None:
+    with pytest.raises(UsageError, match=r"observe=.* is not understood; give all, positions, or indices, as in"):
+        configured({"env": "CartPole-v1", "observe": observe})
+
+
+def test_wrong_values_are_one_sentence_where_nothing_checks_annotations(tmp_path: Path) -> None:
+    """In a process of its own, because the annotations are checked in this one."""
+    program = """
+import rpsp, rpsp.errors
+for wrong in (
+    lambda: rpsp.train(None),
+    lambda: rpsp.train("CartPole-v1", seed=1.5),
+    lambda: rpsp.make("CartPole-v1", observe=[0.5]),
+    lambda: rpsp.PredictiveStateModel(seed="a"),
+):
+    try:
+        wrong()
+    except rpsp.errors.UsageError as error:
+        print(error)
+"""
+    process = spawn(tmp_path / "compiled", code=program)
+    said, error = process.communicate(timeout=120)
+    assert process.returncode == 0, error
+    train, seed, make, model = said.splitlines()
+    assert train.startswith("env: None is neither a Gymnasium id") and "a function without arguments" in train
+    assert seed == "seed: 1.5 is not a whole number."
+    assert make.startswith("observe=[0.5] is not understood")
+    assert model == "seed: 'a' is not a whole number ≥ 0."
 
 
 def test_a_factory_trains_and_loads_but_cannot_be_kept_in_a_file(tmp_path: Path, monkeypatch: Any) -> None:

@@ -6,6 +6,8 @@ import dataclasses
 import difflib
 import functools
 import importlib
+import numbers
+import operator
 import sys
 import tomllib
 import types
@@ -368,6 +370,11 @@ def configured(given: Mapping[str, Any], where: str = "") -> TrainConfig:
     known = {**own, **sensors, **settings}
     del known["sensors"], known["settings"]
     check_names(given, known, where)
+    if not isinstance(observe := given.get("observe"), str | None):
+        # Imported here because gymnasium and MuJoCo, which it needs, would slow every `--help` down.
+        from rpsp.environments import observed_indices
+
+        given["observe"] = ",".join(map(str, observed_indices(observe)))
     given = {name: _checked(f"{where}{name}", value, known[name]) for name, value in given.items()}
     method = find_method(given.get("method", TrainConfig.method))
 
@@ -501,9 +508,14 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
             raise UsageError(f"{name}: {value!r} is not a list of whole numbers.")
         return tuple(_checked(name, item, arguments[0]) for item in value)
     if hint is float:
-        if isinstance(value, int | float) and not isinstance(value, bool) and -MAX_FLOAT <= value <= MAX_FLOAT:
-            return float(value)
-    elif isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+        # numpy's own numbers are compared as Python's: a float32 would turn the bounds into infinities.
+        plain = float(value) if isinstance(value, numbers.Real) and not isinstance(value, int) else value
+        if isinstance(plain, int | float) and not isinstance(plain, bool) and -MAX_FLOAT <= plain <= MAX_FLOAT:
+            return float(plain)
+    elif hint is int:
+        if isinstance(value, numbers.Integral) and not isinstance(value, bool):  # numpy's are such, too
+            return operator.index(value)
+    elif isinstance(value, hint):
         return value
     words = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a text"}
     raise UsageError(f"{name}: {value!r} is not {words.get(hint, hint)}.")

@@ -71,7 +71,7 @@ class PredictiveStateModel:
 
     def __init__(self, kind: str = "inference", *, seed: int = 0, held_out: SupportsFloat = 0.2, **settings: Any):
         self.kind = _one_of("kind", kind, KINDS)
-        self.seed, self.held_out = seed, _real(held_out)
+        self.seed, self.held_out = _count("seed", seed, 0), _real(held_out)
         if not 0 < self.held_out < 1:
             raise UsageError(f"held_out: {held_out!r} is not a fraction between 0 and 1; 0.2 is usual.")
         self.refinement = KINDS[kind].refinement

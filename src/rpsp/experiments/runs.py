@@ -293,13 +293,19 @@ def train(
         method: a row of `rpsp methods`, or your own as `package.module:row`.
         verbose: print a line an iteration.
         out: the run directory; unless given one is named under runs/.
-        **settings: any flag of `rpsp train` by its name: observe, seed, iterations, samples, max_kl, …
+        **settings: any flag of `rpsp train` by its name: observe, seed, iterations, samples, max_kl, …; `observe` may
+            also be a sequence of indices.
 
     Returns:
         A `Run` with `directory`, `results`, `metrics` (one record per iteration) and `agent`. With `seeds` greater than
         1 it is a `Runs`: `runs` lists the single runs, `metrics` has the records of all of them with a `seed` field,
         `best` is the run with the highest final return, and `agent` is the agent of that run.
     """
+    if not isinstance(env, str) and not callable(env):
+        raise UsageError(
+            f"env: {env!r} is neither a Gymnasium id, as in 'Hopper-v5', nor a function without arguments that makes an "
+            "environment, as in lambda: MyEnv()."
+        )
     name = env if isinstance(env, str) else FACTORY
     config = configured({"env": name, "method": method, "out": None if out is None else str(out), **settings})
     say = (lambda line: print(line, flush=True)) if verbose else (lambda line: None)
