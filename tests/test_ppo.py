@@ -13,9 +13,10 @@ import pytest
 
 from comparing import bits_equal, change, leaves
 from rpsp.errors import UsageError
+from rpsp.features import Scaling
 from rpsp.filters import GRU, compiled_unroll, observation_window, trainable
 from rpsp.objectives import distributions, gae, policy_loss
-from rpsp.policies import AbstractPolicy, Agent, CategoricalPolicy, GaussianPolicy
+from rpsp.policies import AbstractPolicy, Agent, CategoricalPolicy, GaussianPolicy, in_units
 from rpsp.ppo import Moments, PpoMemory, merge, ppo, shuffled, states_after
 from rpsp.trajectories import Batch, Episode, pack
 from rpsp.updates import UpdateRule, everything, policy_only
@@ -192,6 +193,29 @@ def test_epochs_end_when_the_policy_has_changed_enough() -> None:
         done[target] = int(found["epochs_done"])
         assert found["kl"] > target
     assert done[1e-6] == 1 < done[0.03] < 20
+
+
+def test_after_a_change_of_units_it_goes_on_as_if_they_had_always_been_these() -> None:
+    """Policy and critic make the same steps in their parameters, in units twice as large: no step remembers old units."""
+    rule, agent, batch = ppo(1e-2, max_norm=1e9, target_kl=None, **SMALL), gru_agent(), batch_of(0)
+    agent, memory, _ = rule.step(agent, rule.init(agent), batch)
+    assert rule.in_units is not None
+    units = Scaling(np.zeros(3), np.full(3, 2.0))
+    doubled = eqx.tree_at(lambda a: a.policy.network, agent, in_units(agent.policy.network, units))
+    moved = rule.in_units(agent, memory, units)
+    first, second = (memory.adam[1], moved.adam[1])
+    ratio = np.asarray(second.mu) / np.where(first.mu == 0, 1, first.mu)
+    assert set(np.round(ratio[np.asarray(first.mu) != 0], 4)) == {1.0, 0.5}, "only the first layers' weights"
+    np.testing.assert_allclose(np.asarray(second.nu), np.asarray(first.nu) * ratio**2, rtol=1e-4, atol=1e-12)
+    once = ppo(1e-3, epochs=1, minibatch=30, max_norm=1e9, hidden=(4,))
+    steps = []
+    for before, kept in ((agent, memory), (doubled, moved)):
+        after, remembered, _ = once.step(before, kept, batch)
+        pairs = (after.policy.network, before.policy.network), (remembered.critic, kept.critic)
+        steps.append([leaf for new, old in pairs for leaf in map(np.subtract, leaves(new), leaves(old))])
+    for one, other in zip(*steps, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-5)
+    assert max(np.abs(step).max() for step in steps[0]) > 2e-4
 
 
 def test_the_learning_rate_falls_to_nothing() -> None:

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from rpsp.errors import UsageError
+from rpsp.features import Scaling
 from rpsp.filters import GRU, compiled_unroll, observation_window
 from rpsp.policies import Agent, GaussianPolicy, Network, SquashedGaussian, SquashedPolicy
-from rpsp.sac import SacMemory, explored, refitted, sac, store
+from rpsp.sac import SacMemory, explored, refitted, sac, store, values
 from rpsp.trajectories import Batch, Episode, pack
 
 SMALL = {"hidden": (16,), "minibatch": 8, "capacity": 40}
@@ -169,6 +170,32 @@ def test_the_critics_learn_what_a_plain_loop_says() -> None:
             y += 0.9 * (min(both(memory.targets, next_q, action)) - np.exp(-1.0) * float(log_prob))
         losses.append(sum((Q - y) ** 2 for Q in both(memory.critics, s.q[i], s.action[i])))
     assert float(found["critic_loss"]) == pytest.approx(np.mean(losses), rel=1e-4)
+
+
+def test_a_change_of_units_keeps_functions_and_rescales_adams_moments() -> None:
+    rule, agent = sac(1e-2, **SMALL), gru_agent()
+    agent, memory, _ = rule.step(agent, rule.init(agent), batch_of(0, 9, 8, 7))
+    assert rule.in_units is not None
+    units = Scaling(np.asarray(agent.policy.network.mean), 2 * np.asarray(agent.policy.network.scale))
+    moved = rule.in_units(agent, memory, units)
+    rng = np.random.default_rng(1)
+    q, action = (jnp.asarray(rng.normal(size=(6, n)), jnp.float32) for n in (4, 1))
+    for name in ("critics", "targets"):
+        old, new = getattr(memory, name), getattr(moved, name)
+        np.testing.assert_allclose(values(new, q, action), values(old, q, action), atol=1e-4)
+        np.testing.assert_allclose(new.scale, np.tile([2.0, 2, 2, 2, 1], (2, 1)) * np.asarray(old.scale))
+    (old, *_), (new, *_) = memory.adam, moved.adam
+    for before, after, power in ((old.mu, new.mu, 1), (old.nu, new.nu, 2)):
+        halved = 0.5**power
+        first = before[0].network.layers[0], after[0].network.layers[0]
+        np.testing.assert_allclose(first[1].weight, halved * np.asarray(first[0].weight), rtol=1e-5)
+        np.testing.assert_array_equal(first[1].bias, first[0].bias)
+        first = before[1].layers[0], after[1].layers[0]
+        columns = np.array([halved] * 4 + [1.0])  # of four states and one action
+        np.testing.assert_allclose(first[1].weight, columns * np.asarray(first[0].weight), rtol=1e-5)
+        assert np.abs(first[0].weight).max() > 0
+        np.testing.assert_array_equal(after[1].layers[1].weight, before[1].layers[1].weight)
+        np.testing.assert_array_equal(after[2], before[2])
 
 
 def test_nothing_is_learned_of_less_than_a_minibatch() -> None:

@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
@@ -17,16 +18,18 @@ from comparing import bits_equal, change, close, leaves
 from rpsp.errors import UsageError
 from rpsp.features import Scaling
 from rpsp.filters import GRU, Concatenated, compiled_unroll, observation_window, trainable
-from rpsp.policies import Agent, GaussianPolicy
+from rpsp.policies import Agent, GaussianPolicy, Network, in_units
 from rpsp.trajectories import Batch, Episode, pack
 from rpsp.trpo import trpo
 from rpsp.two_stage import TwoStageSettings, fit_two_stage
 from rpsp.updates import (
     UpdateRule,
+    adam_in_units,
     everything,
     filter_only,
     gradient_variance,
     in_sequence,
+    moments_in_units,
     policy_only,
     truncated_unroll,
     variance_weights,
@@ -399,7 +402,7 @@ def test_a_sequence_hands_on_what_its_rules_keep() -> None:
         "keeping",
         refitted=lambda agent, memory: memory + 1,
         explored=lambda agent, memory, batch: memory + len(batch.mask),
-        in_units=lambda memory, units: memory + units.mean[0],
+        in_units=lambda agent, memory, units: memory + units.mean[0],
         squashed=True,
     )
     agent, batch, units = gru_agent(), batch_of(0), Scaling(np.full(4, 0.5), np.ones(4))
@@ -407,7 +410,7 @@ def test_a_sequence_hands_on_what_its_rules_keep() -> None:
     state = both.init(agent)
     assert both.squashed and both.refitted(agent, state) == (1.0, 11.0)
     assert both.explored(agent, state, batch) == (1.0, 10.0 + len(batch.mask))
-    assert both.in_units(state, units) == (1.0, 10.5)
+    assert both.in_units(agent, state, units) == (1.0, 10.5)
     alone = in_sequence(plain, plain)
     assert (alone.refitted, alone.explored, alone.in_units, alone.squashed) == (None, None, None, False)
 
@@ -426,3 +429,64 @@ def test_settings_are_checked() -> None:
     for settings in wrong:
         with pytest.raises(UsageError, match=next(iter(settings))):
             vrpg(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.5])
+def test_adams_moments_in_other_units_are_those_of_gradients_in_these_units(shift: float) -> None:
+    """Two histories of the same losses, in the old units and in the new ones; by hand for the first layer."""
+    rng = np.random.default_rng(0)
+    old, new = (
+        Scaling(np.array([1.0, -1.0]), np.array([2.0, 0.5])),
+        Scaling(np.array([1.0, -1.0]), np.array([0.1, 4.0])),
+    )
+    new = Scaling(new.mean + shift, new.scale)
+    network = Network(2, 1, hidden=(3,), scaling=old, key=jax.random.key(0))
+    network = eqx.tree_at(lambda n: n.layers[-1].weight, network, jnp.asarray(rng.normal(size=(1, 3)), jnp.float32))
+    rescaled, adam = in_units(network, new), optax.scale_by_adam(eps=1e-12)
+
+    def gradient(network: Network, q: Any) -> Any:
+        moving, fixed = eqx.partition(network, trainable(network))
+        return jax.grad(lambda moving: jnp.sum(jnp.tanh(jax.vmap(eqx.combine(moving, fixed))(q))))(moving)
+
+    states: list[Any] = [adam.init(eqx.filter(n, trainable(n))) for n in (network, rescaled)]
+    for _ in range(5):
+        q = jnp.asarray(rng.normal(size=(8, 2)), jnp.float32)
+        states = [adam.update(gradient(n, q), state)[1] for n, state in zip((network, rescaled), states, strict=True)]
+    found: Any = adam_in_units(states[0], lambda m, v: moments_in_units(m, v, network, new))
+    wanted: Any = states[1]
+    for one, other in zip(jax.tree.leaves(found.mu), jax.tree.leaves(wanted.mu), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    assert not np.allclose(states[0].mu.layers[0].weight, wanted.mu.layers[0].weight, rtol=0.1)
+    if shift == 0:  # a pure change of scale: second moments and the next step are the same as well
+        q = jnp.asarray(rng.normal(size=(8, 2)), jnp.float32)
+        steps = [adam.update(gradient(rescaled, q), state)[0] for state in (found, wanted)]
+        steps.append(
+            adam.update(gradient(network, q), states[0])[0]
+        )  # Adam's step does not depend on a gradient's scale
+        for one, *others in zip(*map(jax.tree.leaves, steps), strict=True):
+            for other in others:
+                np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+    else:
+        (v, v_bias) = (np.asarray(x) for x in (states[0].nu.layers[0].weight, states[0].nu.layers[0].bias))
+        r, d = old.scale / new.scale, (old.mean - new.mean) / new.scale
+        np.testing.assert_allclose(found.nu.layers[0].weight, v * r**2 + v_bias[:, None] * d**2, rtol=1e-5)
+        np.testing.assert_array_equal(found.nu.layers[0].bias, v_bias)
+
+
+@pytest.mark.parametrize(("select", "halved"), [(everything, 1), (filter_only, 0)])
+def test_vrpg_rescales_the_moments_of_the_policy_alone(select: Any, halved: int) -> None:
+    rule, agent, batch = vrpg(select=select), gru_agent(), batch_of(0)
+    agent, memory, _ = rule.step(agent, rule.init(agent), batch)
+    network: Any = agent.policy.network  # pyright: ignore[reportAttributeAccessIssue]
+    assert rule.in_units is not None
+    after = rule.in_units(agent, memory, Scaling(np.asarray(network.mean), 2 * np.asarray(network.scale)))
+    (before,), (then,) = (
+        [s.mu for s in jax.tree.leaves(m.adam, is_leaf=lambda s: hasattr(s, "mu")) if hasattr(s, "mu")]
+        for m in (memory, after)
+    )
+    restore = ravel_pytree(eqx.filter(agent, select(agent)))[1]
+    before, then = restore(before), restore(then)
+    assert sum(not np.array_equal(*pair) for pair in zip(leaves(before), leaves(then), strict=True)) == halved
+    if halved:
+        weights = [moments.policy.network.layers[0].weight for moments in (before, then)]
+        np.testing.assert_allclose(weights[1], 0.5 * np.asarray(weights[0]), rtol=1e-6)

@@ -36,7 +36,16 @@ from rpsp.objectives import (
 )
 from rpsp.policies import AbstractPolicy, Agent, Network, in_units
 from rpsp.trajectories import Batch
-from rpsp.updates import Select, UpdateRule, Vector, policy_only, run_key
+from rpsp.updates import (
+    Select,
+    UpdateRule,
+    Vector,
+    adam_in_units,
+    moments_in_units,
+    policy_moments_in_units,
+    policy_only,
+    run_key,
+)
 
 
 class PpoSettings(eqx.Module):
@@ -124,7 +133,11 @@ def ppo(learning_rate: float = PpoSettings.learning_rate, **more: Any) -> Update
     if not 0 < settings.clip < 1:
         raise UsageError(f"clip={settings.clip}: must lie between 0 and 1, as in 0.2.")
     return UpdateRule(
-        partial(_init, settings), eqx.Partial(_step, settings), "ppo", settings.select, in_units=_critic_in_units
+        partial(_init, settings),
+        eqx.Partial(_step, settings),
+        "ppo",
+        settings.select,
+        in_units=partial(_in_units, settings),
     )
 
 
@@ -153,8 +166,22 @@ def _init(settings: PpoSettings, agent: Agent) -> PpoMemory:
     )
 
 
-def _critic_in_units(memory: PpoMemory, units: Scaling) -> PpoMemory:
-    return memory._replace(critic=in_units(memory.critic, units))
+def _in_units(settings: PpoSettings, agent: Agent, memory: PpoMemory, units: Scaling) -> PpoMemory:
+    """The same critic, and Adam's moments of policy and critic, for inputs in other units."""
+    moving = (
+        eqx.filter(agent.policy, settings.select(agent).policy),
+        eqx.filter(memory.critic, trainable(memory.critic)),
+    )
+    restore = ravel_pytree(moving)[1]
+
+    def change(first: Vector, second: Vector) -> tuple[Vector, Vector]:
+        (policy_m, critic_m), (policy_v, critic_v) = restore(first), restore(second)
+        of_policy = policy_moments_in_units(policy_m, policy_v, agent.policy, units)
+        of_critic = moments_in_units(critic_m, critic_v, memory.critic, units)
+        m, v = (ravel_pytree(both)[0] for both in zip(of_policy, of_critic, strict=True))
+        return m, v
+
+    return memory._replace(critic=in_units(memory.critic, units), adam=adam_in_units(memory.adam, change))
 
 
 class _Samples(NamedTuple):

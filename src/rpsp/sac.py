@@ -23,9 +23,16 @@ from rpsp.errors import UsageError
 from rpsp.features import Scaling
 from rpsp.filters import step, trainable, unroll
 from rpsp.objectives import distributions, mean_kl
-from rpsp.policies import AbstractPolicy, Agent, Network, NormedNetwork, SquashedPolicy
+from rpsp.policies import AbstractPolicy, Agent, Network, NormedNetwork, SquashedPolicy, in_units
 from rpsp.trajectories import Batch
-from rpsp.updates import UpdateRule, policy_only, run_key
+from rpsp.updates import (
+    UpdateRule,
+    adam_in_units,
+    moments_in_units,
+    policy_moments_in_units,
+    policy_only,
+    run_key,
+)
 
 
 class SacSettings(eqx.Module):
@@ -117,6 +124,7 @@ def sac(learning_rate: float = SacSettings.learning_rate, **more: Any) -> Update
         policy_only,
         refitted if settings.recompute else None,
         explored,
+        _in_units,
         squashed=True,
     )
 
@@ -234,6 +242,36 @@ def _init(settings: SacSettings, agent: Agent) -> SacMemory:
         jnp.zeros((), jnp.int32),
         jax.random.key_data(key),
     )
+
+
+def _in_units(agent: Agent, memory: SacMemory, units: Scaling) -> SacMemory:
+    """The same critics and target critics, and Adam's moments of policy and critics, for states in other units."""
+    policy = agent.policy
+    assert isinstance(policy, SquashedPolicy)
+    mean, scale = np.zeros(policy.actions), np.ones(policy.actions)  # actions are seen as they are
+    of_critics = Scaling(np.concatenate([units.mean, mean]), np.concatenate([units.scale, scale]))
+
+    def one(critics: Network, i: int) -> Network:
+        return jax.tree.map(lambda x: x[i], critics)
+
+    def both(critics: Any) -> Network:
+        return jax.tree.map(lambda *pair: jnp.stack(pair), *critics)
+
+    def change(first: Any, second: Any) -> tuple[Any, Any]:
+        of_policy = policy_moments_in_units(first[0], second[0], policy, units)
+        pairs = [
+            moments_in_units(one(first[1], i), one(second[1], i), one(memory.critics, i), of_critics) for i in (0, 1)
+        ]
+        m, v = (
+            (policy_moments, both(pair), moments[2])
+            for moments, policy_moments, pair in zip((first, second), of_policy, zip(*pairs, strict=True), strict=True)
+        )
+        return m, v
+
+    critics, targets = (
+        both(in_units(one(network, i), of_critics) for i in (0, 1)) for network in (memory.critics, memory.targets)
+    )
+    return memory._replace(critics=critics, targets=targets, adam=adam_in_units(memory.adam, change))
 
 
 def _adam(settings: SacSettings) -> optax.GradientTransformation:

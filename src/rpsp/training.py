@@ -364,8 +364,9 @@ def in_renewed_units(rule: UpdateRule, agent: Agent, memory: Any, batch: Batch) 
     else:
         states = np.asarray(batch.states, np.float64)[batch.mask]
     units = input_scaling(agent.filter, states, SMALLEST_UNIT)
-    agent = eqx.tree_at(lambda a: a.policy.network, agent, in_units(network, units))
-    return agent, memory if rule.in_units is None else rule.in_units(memory, units)
+    if rule.in_units is not None:
+        memory = rule.in_units(agent, memory, units)
+    return eqx.tree_at(lambda a: a.policy.network, agent, in_units(network, units)), memory
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
@@ -27,7 +28,7 @@ from rpsp.objectives import (
     prediction_loss,
     rewards_to_go,
 )
-from rpsp.policies import Agent
+from rpsp.policies import Agent, Network
 from rpsp.trajectories import Batch, Scalar
 
 Memory = Any
@@ -55,8 +56,9 @@ class UpdateRule(NamedTuple):
     """What becomes of its memory when the filter was refitted and coordinates mean what they meant; None: it stays."""
     explored: Callable[[Agent, Memory, Batch], Memory] | None = None
     """What it keeps of the exploration, before the first step; None: nothing."""
-    in_units: Callable[[Memory, Scaling], Memory] | None = None
-    """The same memory when states are seen in other units, such as by a critic; None: it knows no units."""
+    in_units: Callable[[Agent, Memory, Scaling], Memory] | None = None
+    """(agent before the change, memory, new scaling of its input) → memory: critics and optimiser moments are rescaled.
+    None: nothing in the memory depends on the scaling."""
     squashed: bool = False
     """Whether its policy is a `SquashedPolicy` where actions are numbers."""
 
@@ -93,9 +95,9 @@ def in_sequence(*rules: UpdateRule) -> UpdateRule:
         pairs = zip(rules, state, strict=True)
         return tuple(memory if rule.explored is None else rule.explored(agent, memory, batch) for rule, memory in pairs)
 
-    def in_units(state: tuple[Memory, ...], units: Scaling) -> tuple[Memory, ...]:
+    def in_units(agent: Agent, state: tuple[Memory, ...], units: Scaling) -> tuple[Memory, ...]:
         pairs = zip(rules, state, strict=True)
-        return tuple(memory if rule.in_units is None else rule.in_units(memory, units) for rule, memory in pairs)
+        return tuple(memory if rule.in_units is None else rule.in_units(agent, memory, units) for rule, memory in pairs)
 
     step = _InSequence(tuple(rule.step for rule in rules), tuple(names), tuple(rule.select for rule in rules))
     return UpdateRule(
@@ -136,6 +138,71 @@ def forgetting_states(batch: Batch) -> Batch:
 def run_key(seed: int, weights: Array) -> PRNGKeyArray:
     """A key of this run alone: a rule knows nothing of the run's seed, but the policy's first weights tell runs apart."""
     return jax.random.fold_in(jax.random.key(seed), jax.lax.bitcast_convert_type(jnp.sum(weights), jnp.uint32))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Adam's moments when a network's input is rescaled
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def adam_in_units(adam: Any, change: Callable[[Any, Any], tuple[Any, Any]]) -> Any:
+    """Return an optax state in which `change` was applied to (first moments, second moments) of Adam."""
+
+    def changed(state: Any) -> Any:
+        if not isinstance(state, optax.ScaleByAdamState):
+            return state
+        first, second = change(state.mu, state.nu)
+        return state._replace(mu=first, nu=second)
+
+    return jax.tree.map(changed, adam, is_leaf=lambda state: isinstance(state, optax.ScaleByAdamState))
+
+
+def moments_in_units(first: Network, second: Network, network: Network, scaling: Scaling) -> tuple[Network, Network]:
+    """Rescale Adam's moments of a network whose input changes from z = (q − μ)/s to z' = (q − μ')/s'.
+
+    `policies.in_units` keeps the function: W' = W (s'/s), c' = c + W (μ' − μ)/s. With r = s/s' and d = (μ − μ')/s' the
+    gradients become
+
+        ∇_W' = r ∇_W + d ∇_c    and    ∇_c' = ∇_c,
+
+    for every column of W. Hence the moments of the bias c stay as they are, and those of W become
+
+        m' = r m + d m_c    and    v' = r² v + d² v_c.
+
+    m' is exact. v' is exact where only the scale changes (d = 0); otherwise it leaves out the term 2 r d E[∇_W ∇_c], which
+    Adam does not keep.
+
+    Args:
+        first: Adam's first moments m, in the form of the network.
+        second: its second moments v.
+        network: the network before the change.
+        scaling: the new scaling, μ' and s'.
+
+    Returns:
+        The first and second moments for the rescaled network.
+    """
+    m, v = first.layers[0], second.layers[0]
+    if m.weight is None or m.bias is None or v.bias is None:  # not among the parameters that move
+        return first, second
+    mean, scale = (np.asarray(x, np.float64) for x in (network.mean, network.scale))
+    r, d = scale / scaling.scale, (mean - scaling.mean) / scaling.scale
+    m_weight = np.asarray(m.weight, np.float64) * r + np.asarray(m.bias, np.float64)[:, None] * d
+    v_weight = np.asarray(v.weight, np.float64) * r**2 + np.asarray(v.bias, np.float64)[:, None] * d**2
+    replaced = (
+        eqx.tree_at(lambda n: n.layers[0].weight, moments, jnp.asarray(weight, jnp.float32))
+        for moments, weight in ((first, m_weight), (second, v_weight))
+    )
+    return next(replaced), next(replaced)
+
+
+def policy_moments_in_units(first: Any, second: Any, policy: Any, scaling: Scaling) -> tuple[Any, Any]:
+    """`moments_in_units` for a policy whose input goes into its field `network`."""
+    networks = moments_in_units(first.network, second.network, policy.network, scaling)
+    m, v = (
+        eqx.tree_at(lambda p: p.network, policy, network)
+        for policy, network in zip((first, second), networks, strict=True)
+    )
+    return m, v
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -224,7 +291,13 @@ def vrpg(learning_rate: float = VrpgSettings.learning_rate, **more: Any) -> Upda
             f"return_weight={weights[0]}, prediction_weight={weights[1]}: neither may be negative, and one must be greater "
             "than 0."
         )
-    return UpdateRule(partial(_init, settings), eqx.Partial(_step, settings), "vrpg", settings.select)
+    return UpdateRule(
+        partial(_init, settings),
+        eqx.Partial(_step, settings),
+        "vrpg",
+        settings.select,
+        in_units=partial(_in_units, settings),
+    )
 
 
 def _weights(settings: VrpgSettings) -> dict[str, Any]:
@@ -240,6 +313,22 @@ def _adam(settings: VrpgSettings) -> optax.GradientTransformation:
 def _init(settings: VrpgSettings, agent: Agent) -> VrpgMemory:
     theta, _ = ravel_pytree(eqx.filter(agent, settings.select(agent)))
     return VrpgMemory(_adam(settings).init(theta), jnp.zeros(len(_weights(settings)), theta.dtype))
+
+
+def _in_units(settings: VrpgSettings, agent: Agent, memory: VrpgMemory, units: Scaling) -> VrpgMemory:
+    """Adam's moments for a policy whose input is in other units; without effect where only the filter moves."""
+    restore = ravel_pytree(eqx.filter(agent, settings.select(agent)))[1]
+
+    def change(first: Vector, second: Vector) -> tuple[Vector, Vector]:
+        moments = restore(first), restore(second)
+        policies = policy_moments_in_units(moments[0].policy, moments[1].policy, agent.policy, units)
+        m, v = (
+            ravel_pytree(eqx.tree_at(lambda a: a.policy, old, policy))[0]
+            for old, policy in zip(moments, policies, strict=True)
+        )
+        return m, v
+
+    return memory._replace(adam=adam_in_units(memory.adam, change))
 
 
 @eqx.filter_jit
