@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -178,7 +179,7 @@ def test_an_environment_that_fails_while_relative_noise_is_measured_is_named() -
             raise OSError("no second robot")
         return made[-1]
 
-    with pytest.raises(EnvironmentFailure, match="raised RuntimeError while being stepped: the gripper fell off"):
+    with pytest.raises(EnvironmentFailure, match=r"raised RuntimeError: the gripper fell off .* in 3 of 3 episodes"):
         make(lambda: Counter(bad_step=1, bad="raise"), relative_noise=0.1)
     with pytest.raises(EnvironmentFailure, match="took longer than its step_timeout"):
         make(Hangs, relative_noise=0.1, step_timeout=0.3)
@@ -708,6 +709,51 @@ def test_an_environment_that_raises_is_named() -> None:
     envs.reset(seed=0)
     with pytest.raises(EnvironmentFailure, match="raised RuntimeError while being stepped: the gripper fell off"):
         envs.step(np.full((1, 1), 2.0))
+
+
+def test_system_exit_is_a_failure_of_the_environment_and_an_interrupt_is_none() -> None:
+    class Leaves(Counter):
+        error: type[BaseException] = SystemExit
+
+        def step(self, action: Any) -> Any:
+            raise self.error(3)
+
+    envs = make(Leaves)
+    envs.reset(seed=0)
+    with pytest.raises(EnvironmentFailure, match="raised SystemExit while being stepped: 3"):
+        envs.step(np.full((1, 1), 2.0))
+    Leaves.error = KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        envs.step(np.full((1, 1), 2.0))
+
+    def gone() -> gymnasium.Env:
+        sys.exit("no licence")
+
+    with pytest.raises(EnvironmentFailure, match="raised SystemExit while being made: no licence"):
+        make(gone)
+
+
+def test_an_exception_ends_its_row_alone_and_the_environment_is_made_anew() -> None:
+    made: list[Counter] = []
+
+    def factory() -> Counter:
+        made.append(Counter(bad_step=2 if len(made) == 1 else None, bad="raise"))
+        return made[-1]
+
+    envs = SerialBatch([factory, factory])
+    envs.end_raising_episodes(True)
+    envs.reset(seed=0)
+    for _ in range(2):
+        observations, rewards, terminated, truncated, infos = envs.step(np.full((2, 1), 3.0))
+    assert truncated.tolist() == infos["failed"].tolist() == [False, True] and not terminated.any()
+    assert infos["raised"][0] is None and infos["raised"][1].startswith("RuntimeError: the gripper fell off (")
+    np.testing.assert_array_equal(observations, [[2, 3], [1, 3]])  # the last good one
+    assert rewards.tolist() == [1, 0] and len(made) == 2
+    envs.reset(seed=1, options={"reset_mask": np.array([False, True])})
+    assert len(made) == 3
+    for _ in range(4):
+        *_, infos = envs.step(np.full((2, 1), 3.0))
+    assert not infos["failed"].any() and "raised" not in infos
 
 
 @pytest.mark.parametrize(

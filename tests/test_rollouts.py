@@ -291,8 +291,47 @@ def test_an_environment_that_raises_is_named_with_its_step() -> None:
             return super().step(action)
 
     gymnasium.register("Broken-v0", lambda: Broken([9]))
-    with pytest.raises(EnvironmentFailure, match=r"Broken-v0.*gearbox.*step 3"):
+    with pytest.raises(EnvironmentFailure, match=r"Broken-v0.*gearbox.*step 3.* episodes failed in iteration 0"):
         gather(window_agent(), make("Broken-v0"), 20)
+    with pytest.raises(EnvironmentFailure, match=r"Broken-v0.*gearbox.*step 3"):
+        explore(make("Broken-v0"), episodes=2, seed=0, drop_raising=False)
+
+
+@pytest.mark.parametrize(("every", "fails"), [(8, False), (3, True)])
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
+def test_an_episode_in_which_it_raises_is_dropped_and_counted(every: int, fails: bool, error: Any) -> None:
+    """Every eighth episode: they are left out. Every third, which is more than a fifth: it is over."""
+    begun = raised = 0
+
+    class Shaky(Counter):
+        def reset(self, **kwargs: Any) -> Any:
+            nonlocal begun
+            begun += 1
+            self.doomed = begun % every == 0
+            return super().reset(**kwargs)
+
+        def step(self, action: Any) -> Any:
+            nonlocal raised
+            if self.doomed and self.count == 2:
+                raised += 1
+                raise error(f"for the {raised}. time")
+            return super().step(action)
+
+    envs = make(lambda: Shaky([5]), 2)
+    for play in (lambda: explore(envs, episodes=24, seed=0), lambda: gather(window_agent(), envs, 120).episodes):
+        begun = raised = 0
+        if fails:
+            with pytest.raises(
+                EnvironmentFailure, match=r"raised .*for the \d+\. time.*, the last time; .* episodes failed"
+            ):
+                play()
+        else:
+            found = play()
+            assert raised >= 3 and begun == len(found) + raised, "every other episode is kept"
+            assert {len(episode) for episode in found} == {5}
+    if not fails:
+        begun = raised = 0
+        assert gather(window_agent(), envs, 120).dropped == raised >= 3
 
 
 def test_an_agent_that_has_diverged_is_reported() -> None:

@@ -21,7 +21,7 @@ import numbers
 import operator
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -36,7 +36,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from rpsp.errors import EnvironmentFailure, RpspError, UsageError
+from rpsp.errors import FAILED_SHARE, EnvironmentFailure, RpspError, UsageError
 from rpsp.mujoco_batch import (
     BATCHED_IDS,
     Bools,
@@ -380,16 +380,31 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
     last good observation, reward 0, `truncated=True` and `info["failed"]=True`; all others `info["failed"]=False`.
 
     An ended episode stays ended: until the next reset, steps do nothing and return its last observation with reward 0.
+
+    With `ends_raising` set, an exception in a step ends the episode in the same way, and `info["raised"]` says what was
+    raised. The environment is then made anew before the next episode, if `factory` is given.
     """
 
-    def __init__(self, env: gymnasium.Env) -> None:
+    def __init__(self, env: gymnasium.Env, factory: Callable[[], gymnasium.Env] | None = None) -> None:
         RecordConstructorArgs.__init__(self)
         gymnasium.Wrapper.__init__(self, env)
+        self._factory = factory
+        self._broken = False
+        self._form_checked = False
+        self.ends_raising = False
+        """Whether an exception in a step ends the episode as failed instead of being raised."""
         self._ended: tuple[bool, bool, dict[str, Any]] | None = None
         self.failure = ""
         """The first number that was not finite, in words."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if self._broken and self._factory is not None:
+            fresh = self._factory()
+            if fresh.unwrapped is not self.unwrapped:
+                with suppress(Exception, SystemExit):  # it is broken already
+                    self.env.close()
+            self.env = fresh
+        self._broken = False
         observation, info = self.env.reset(seed=seed, options=options)
         info = {**info, "failed": False}
         self._check(observation)
@@ -407,7 +422,13 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         if self._ended is not None:
             return copy(self._last), 0.0, *self._ended
-        observation, reward, terminated, truncated, info = self.env.step(action)
+        try:
+            observation, reward, terminated, truncated, info = self.env.step(action)
+        except (Exception, SystemExit) as error:
+            if not self.ends_raising or isinstance(error, RpspError) or self._is_malformed(error):
+                raise
+            self._broken, self._ended = True, (False, True, {"failed": True})
+            return copy(self._last), 0.0, False, True, {"failed": True, "raised": _described(error)}
         self._check(observation)
         terminated, truncated = bool(terminated), bool(truncated)  # environments return numpy's as well
         failed = bool(unusable(np.atleast_1d(observation), float(reward)))
@@ -422,6 +443,15 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
         self._last = copy(observation)
         self._ended = (terminated, truncated, {"failed": failed}) if terminated or truncated else None
         return observation, reward, terminated, truncated, {**info, "failed": failed}
+
+    def _is_malformed(self, error: BaseException) -> bool:
+        """Whether an error comes from the form of what the environment returns, which no new episode would change."""
+        if self._form_checked or not isinstance(error, TypeError | ValueError | AssertionError):
+            return False
+        self._form_checked = True
+        with suppress(Exception, SystemExit):
+            return _malformed(self.env) is not None
+        return False
 
     def _check(self, observation: Any) -> None:
         """Refuse what no reader of the space could expect; numbers beyond the bounds of a Box are let through."""
@@ -462,6 +492,12 @@ class SerialBatch(SyncVectorEnv):
         """A first number that was not finite, in words; empty if there was none."""
         return next((env.failure for env in self.envs if isinstance(env, FailureGuard) and env.failure), "")
 
+    def end_raising_episodes(self, wanted: bool) -> None:
+        """Set whether an exception in a step ends that row's episode as failed instead of being raised."""
+        for env in self.envs:
+            assert isinstance(env, FailureGuard)
+            env.ends_raising = wanted
+
     def step(self, actions: Any) -> tuple[Any, Array, Bools, Bools, dict[str, Any]]:
         # This is the record by which Gymnasium asserts that no finished row is stepped; FailureGuard makes it harmless.
         self._autoreset_envs[:] = False
@@ -470,7 +506,7 @@ class SerialBatch(SyncVectorEnv):
 
 def _guarded(factory: Callable[[], gymnasium.Env], patience: Patience) -> FailureGuard:
     with patience:
-        return FailureGuard(factory())
+        return FailureGuard(factory(), factory)
 
 
 class DisturbedBatch(VectorWrapper):
@@ -577,6 +613,10 @@ def without_autoreset(envs: VectorEnv) -> VectorEnv:
     raise UsageError(f"envs: {name} resets by itself; make it with autoreset_mode=AutoresetMode.DISABLED.")
 
 
+RAISED = Exception, SystemExit, Overdue
+"""What counts as a failure of an environment. SystemExit does: only the command itself may end the process so."""
+
+
 class _Front(VectorWrapper):
     """What `make` adds last: the seed of a first reset without one, a limit on how long an environment may take over a
     call, and its name on what it raises."""
@@ -597,7 +637,7 @@ class _Front(VectorWrapper):
         try:  # instead of `with _blaming`, which takes longer
             with self._patience:
                 return self.env.step(actions)
-        except (Exception, Overdue) as error:
+        except RAISED as error:
             _blame(error, self._name, "being stepped", self)
 
     def malformed(self) -> str | None:
@@ -608,7 +648,7 @@ class _Front(VectorWrapper):
         try:
             with self._patience:
                 return _malformed(batch.envs[0])
-        except Exception:  # another reason then, and the environment has given it already
+        except (Exception, SystemExit):  # another reason then, and the environment has given it already
             return None
 
     def close(self, **kwargs: Any) -> None:
@@ -625,7 +665,7 @@ def _reset(envs: Any, seed: Seeds, options: dict[str, Any] | None) -> tuple[Arra
 def _blaming(name: str, doing: str, envs: _Front | None = None) -> Iterator[None]:
     try:
         yield
-    except (Exception, Overdue) as error:
+    except RAISED as error:
         _blame(error, name, doing, envs)
 
 
@@ -642,11 +682,16 @@ def _blame(error: BaseException, name: str, doing: str, envs: _Front | None = No
         ) from error
     if envs is not None and isinstance(error, TypeError | ValueError | AssertionError) and (wrong := envs.malformed()):
         raise UsageError(f"{name}: {wrong}") from error
-    place = traceback.extract_tb(error.__traceback__)[-1]
     raise EnvironmentFailure(
-        f"{name} raised {type(error).__name__} while {doing}: {error} ({place.filename}, line {place.lineno}); check "
-        "that it runs under Gymnasium alone"
+        f"{name} raised {_described(error, doing)}; check that it runs under Gymnasium alone"
     ) from error
+
+
+def _described(error: BaseException, doing: str = "") -> str:
+    """The type of an error, its message and where it was raised."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    when = f" while {doing}" if doing else ""
+    return f"{type(error).__name__}{when}: {error} ({place.filename}, line {place.lineno})"
 
 
 RETURNED = {"reset": ("observation", "info"), "step": ("observation", "reward", "terminated", "truncated", "info")}
@@ -762,7 +807,7 @@ def make(
                 alone = _batch(id, spec, 1, max_episode_steps, threads, patience, env_kwargs)
             # In front of it, so that an environment that raises or hangs here is treated as in a rollout.
             with closing(_Front(alone, name, None, patience)) as front:
-                units = _spread(front)
+                units = _spread(front, name)
             disturbances.insert(0, Noise(relative_noise, units if visible is None else units[list(visible)]))
         if visible is not None:
             disturbances.insert(0, Selection(visible))
@@ -806,18 +851,31 @@ def _batch(
     return SerialBatch([factory] * num_envs, patience)
 
 
-def _spread(envs: VectorEnv, steps: int = 2000) -> Array:
-    """The standard deviation of every coordinate of an environment's readings under random actions; the same every time."""
+def _spread(envs: VectorEnv, name: str, steps: int = 2000) -> Array:
+    """Measure the standard deviation of every coordinate of an environment's readings under random actions.
+
+    The same every time. Episodes in which the environment raises are counted as in a rollout.
+    """
     _require_box(envs.single_observation_space, "relative_noise")
+    if isinstance(envs.unwrapped, SerialBatch):
+        envs.unwrapped.end_raising_episodes(True)
     envs.action_space.seed(0)
-    readings, ended = [], True
+    readings, ended, episodes, raised = [], True, 0, 0
     for number in range(steps):
         if ended:
             first, _ = envs.reset(seed=number, options={"reset_mask": np.ones(1, np.bool_)})
             readings.append(first[0])
-        reading, _, terminated, truncated, _ = envs.step(envs.action_space.sample())
+            episodes += 1
+        reading, _, terminated, truncated, infos = envs.step(envs.action_space.sample())
         ended = bool(terminated[0] | truncated[0])
         readings.append(reading[0])
+        if "raised" in infos:
+            raised += 1
+            if raised > max(2, FAILED_SHARE * episodes):
+                raise EnvironmentFailure(
+                    f"{name} raised {infos['raised'][0]} while relative_noise was measured, in {raised} of {episodes} "
+                    "episodes; check that it runs under Gymnasium alone"
+                )
     return np.std(readings, axis=0)
 
 

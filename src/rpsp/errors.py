@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import sys
 
+FAILED_SHARE = 0.2
+"""Share of the episodes of a batch that may fail, by readings that are not finite or by exceptions, before a run ends."""
 PENDING: list[KeyboardInterrupt] = []
 """A signal that came. What it raises may be lost where compiled code calls Python; a run looks here between iterations."""
 

@@ -11,7 +11,8 @@ depend neither on threads nor on the other rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple, NoReturn
@@ -23,14 +24,13 @@ from gymnasium.spaces import Box, Discrete, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from jaxtyping import Bool, Float, Float32, Int
 
-from rpsp.errors import DivergedError, EnvironmentFailure, RpspError, UsageError
+from rpsp.errors import FAILED_SHARE, DivergedError, EnvironmentFailure, RpspError, UsageError
 from rpsp.features import OneHot, Scaling
 from rpsp.filters import AbstractFilter, step
 from rpsp.policies import Agent
 from rpsp.trajectories import Episode, Numbers
 
 EXPLORING, ACTING = 0, 1  # streams of seeds: exploration never repeats an iteration's
-BAD = 0.2  # that share of a batch's episodes may fail
 BLOCK = 256  # steps of an episode whose noise is drawn at a time
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -135,13 +135,15 @@ def explore(
     samples: int | None = None,
     min_length: int = 1,
     max_tries: int | None = None,
+    drop_raising: bool = True,
 ) -> list[Episode]:
     """Episodes of standard normal actions, clipped; of uniformly random ones where actions are discrete.
 
     Give either how many `episodes` there shall be, or how many `samples` (steps) at least. Observations are the
     environment's own, to fit a `Scaling` to; actions are scaled so that [−1, 1] is their range. Symbols (of Discrete
     spaces) come as one column. An episode shorter than `min_length` steps is drawn again, as is one that failed, at most
-    `max_tries` in all (unless given, 100 for each episode wanted, or for each `min_length` samples).
+    `max_tries` in all (unless given, 100 for each episode wanted, or for each `min_length` samples). An episode in which
+    an environment of `rpsp.make` raises has failed; with `drop_raising=False` the exception ends the exploration instead.
     """
     name, wanted = _one_of_two(episodes, samples)
     nothing = _no_states(envs)
@@ -170,7 +172,8 @@ def explore(
         seed_of=lambda number: _seed_sequence(seed, EXPLORING, number, 0),
         where=f"the exploration of seed {seed}",
     )
-    (record,) = _play(envs, act, units, [part], encode=np.copy)
+    with _raising_episodes_dropped(envs, drop_raising):
+        (record,) = _play(envs, act, units, [part], encode=np.copy)
     found = record.episodes()
     return [_as_symbols(episode) for episode in found] if isinstance(units, ActionSymbols) else found
 
@@ -182,7 +185,7 @@ class Collected:
     episodes: list[Episode]
     """In scaled units: `actions` as executed (clipped), `drawn` as the policy drew them."""
     dropped: int
-    """Episodes left out because their simulation failed."""
+    """Episodes left out because their simulation failed or raised."""
     states: list[Float[np.ndarray, "_ q"]] | None = None
     """The pre-states q_t that the agent acted on, if they were asked for."""
 
@@ -220,11 +223,12 @@ def collect(
     iteration: int,
     deterministic: bool = False,
     keep_states: bool = False,
+    drop_raising: bool = True,
 ) -> Collected:
     """Whole episodes of an agent: at least `samples` steps of them, or so many `episodes`.
 
     No episode is started once finished and running ones have `samples` steps together. `scaling` is what observations
-    are encoded by. A `deterministic` agent does the most probable action.
+    are encoded by. A `deterministic` agent does the most probable action. `drop_raising` is as in `explore`.
     """
     return _collect(
         lockstep(agent, deterministic),
@@ -236,6 +240,7 @@ def collect(
         seeds=[seed],
         iteration=iteration,
         keep_states=keep_states,
+        drop_raising=drop_raising,
     )[0]
 
 
@@ -247,6 +252,7 @@ def collect_together(
     samples: int,
     seeds: Sequence[int],
     iteration: int,
+    drop_raising: bool = True,
 ) -> list[Collected]:
     """What `collect` gives each of several agents, in one rollout; `agents` are stacked along a first axis.
 
@@ -263,6 +269,7 @@ def collect_together(
         seeds=seeds,
         iteration=iteration,
         keep_states=True,
+        drop_raising=drop_raising,
     )
 
 
@@ -277,6 +284,7 @@ def _collect(
     seeds: Sequence[int],
     iteration: int,
     keep_states: bool,
+    drop_raising: bool,
 ) -> list[Collected]:
     """One rollout of as many agents as there are seeds; `filter` is that of any of them."""
     wanted = _one_of_two(episodes, samples)[1]
@@ -301,8 +309,23 @@ def _collect(
             where=f"iteration {iteration} of seed {seed}",
         )
 
-    records = _play(envs, act, units, [part(i, seed) for i, seed in enumerate(seeds)], encode=encode)
+    with _raising_episodes_dropped(envs, drop_raising):
+        records = _play(envs, act, units, [part(i, seed) for i, seed in enumerate(seeds)], encode=encode)
     return [Collected(r.episodes(), r.tally.dropped, r.states() if keep_states else None) for r in records]
+
+
+@contextmanager
+def _raising_episodes_dropped(envs: VectorEnv, wanted: bool) -> Iterator[None]:
+    """Within this context an exception in a step ends that row's episode, where the environments can do so."""
+    switch = getattr(envs.unwrapped, "end_raising_episodes", None)
+    if switch is None or not wanted:
+        yield
+        return
+    switch(True)
+    try:
+        yield
+    finally:
+        switch(False)
 
 
 def _encoder(scalings: Sequence[Scaling | OneHot], rows: int) -> Callable[[np.ndarray], np.ndarray]:
@@ -483,6 +506,10 @@ class Tally:
     running: int = 0
     failed: int = 0
     """Of those dropped."""
+    raised: int = 0
+    """Of those that failed: the environment raised."""
+    what: str = ""
+    """What it raised the last time."""
     undecided: int = 0
     """Of those that failed: the agent's action was not finite."""
     samples: int = 0
@@ -590,7 +617,7 @@ def _play(
         actions = units.decode(executed)
         try:
             readings, rewards, terminated, truncated, infos = envs.step(actions)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             _blame(error, envs, where, f"step {now + 1}")
         observations = encode(as_rows(readings))
         frames.append(Frame(seen, drawn, executed, observations, np.asarray(rewards, np.float64), states))
@@ -600,7 +627,7 @@ def _play(
         over = running & (terminated | truncated | undecided)
         if not np.logical_or.reduce(over):  # as `over.any()`, in half the time
             continue
-        failed = infos.get("failed", nowhere)
+        failed, raised = infos.get("failed", nowhere), infos.get("raised")
         for row in np.flatnonzero(over).tolist():
             span, part = in_row[row], part_of[row]
             assert span is not None
@@ -615,6 +642,9 @@ def _play(
                 tally.dropped += 1
                 tally.failed += span.failed
                 tally.undecided += bool(undecided[row])
+                if raised is not None and raised[row] is not None:
+                    tally.raised += 1
+                    tally.what = f"{raised[row]} in step {len(span)} of an episode"
                 tally.samples -= len(span)
                 _check_soundness(part, envs, whole=False)
 
@@ -633,8 +663,13 @@ def _check_soundness(part: Part, envs: VectorEnv, *, whole: bool) -> None:
     """
     tally = part.tally
     ended = tally.kept + tally.dropped
-    if tally.failed <= (max(2, BAD * ended) if whole else 10 + len(part.rows) + ended - tally.failed):
+    if tally.failed <= (max(2, FAILED_SHARE * ended) if whole else 10 + len(part.rows) + ended - tally.failed):
         return
+    if 2 * tally.raised > tally.failed:
+        raise EnvironmentFailure(
+            f"{_name(envs)} raised {tally.what}, the last time; {tally.failed} of {ended} episodes failed in "
+            f"{part.where}, and at most a fifth may; check that it runs under Gymnasium alone"
+        )
     if 2 * tally.undecided > tally.failed:
         why = "the agent's actions were not finite; it has diverged, train with a smaller step (max_kl, learning_rate)."
     else:
@@ -653,7 +688,7 @@ def _reset(envs: Any, seeds: dict[int, np.random.SeedSequence], where: str, *, a
     numbers = [int(seeds[row].generate_state(1)[0]) if row in seeds else None for row in range(envs.num_envs)]
     try:
         readings, _ = envs.reset(seed=numbers, options={"reset_mask": mask})
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         _blame(error, envs, where, f"the reset of rows {sorted(seeds)}")
     return readings
 
@@ -679,7 +714,7 @@ def _name(envs: VectorEnv) -> str:
     return "the environment" if envs.spec is None else envs.spec.id
 
 
-def _blame(error: Exception, envs: VectorEnv, where: str, doing: str) -> NoReturn:
+def _blame(error: BaseException, envs: VectorEnv, where: str, doing: str) -> NoReturn:
     """Say which environment raised what, in which rollout and at which step."""
     if isinstance(error, EnvironmentFailure):
         raise EnvironmentFailure(f"{error} ({_name(envs)}, {doing} of {where})") from error

@@ -208,6 +208,7 @@ def advance_together(
         samples=settings[0].samples,
         seeds=[own.seed for own in settings],
         iteration=trainings[0].iteration,
+        drop_raising=settings[0].drop_raising,
     )
     acted = time.perf_counter()
     rows = max(training.rows for training in trainings)

@@ -85,6 +85,8 @@ class TrainingSettings:
     """The fraction of the data that a fit is judged by."""
     seed: int = 0
     """The root of all randomness."""
+    drop_raising: bool = True
+    """Whether an episode in which the environment raises is dropped and counted, instead of ending the iteration."""
 
 
 class Training(eqx.Module):
@@ -124,6 +126,7 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
         samples=settings.exploration_samples,
         seed=settings.seed,
         min_length=settings.min_length,
+        drop_raising=settings.drop_raising,
     )
     explored = time.perf_counter()
     scaling, episodes = _encoded(found, envs)
@@ -165,6 +168,7 @@ def advance(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, trainin
         seed=settings.seed,
         iteration=training.iteration,
         keep_states=True,
+        drop_raising=settings.drop_raising,
     )
     acted = time.perf_counter()
     batch = packed(collected, envs, training.rows)

@@ -543,13 +543,16 @@ def _persevering(
     """Algorithm 1; where its environments fail they are made anew and the iteration is played again.
 
     Its randomness derives from (seed, iteration): if the failure does not come again, it has left no trace in the numbers.
+    If it does come again, episodes in which an environment raises are dropped and counted from then on, as those with
+    readings that are not finite are. A run ends if more than `FAILED_SHARE` of a batch fail, or environments hang again.
     """
     from rpsp.together import train_together
 
-    tries, left = 0, {place: place.take() for place in places}
+    tries, drop, left = 0, False, {place: place.take() for place in places}
     while left:
         going = list(left)
-        recipes, amounts = [place.recipe for place in going], [place.amounts for place in going]
+        recipes = [place.recipe for place in going]
+        amounts = [dataclasses.replace(place.amounts, drop_raising=drop) for place in going]
         try:
             for steps in train_together(recipes, make_envs, amounts, iterations, list(left.values()), len(cores())):
                 tries = 0
@@ -565,7 +568,9 @@ def _persevering(
                 raise EnvironmentFailure(
                     f"{failure}; it was made anew {TRIES - 1} times, and failed each time"
                 ) from failure
-            say(f"{failure}; it is made anew, try {tries + 1} of {TRIES}")
+            dropping = "" if drop or tries < TRIES - 1 else "; from now on, episodes in which it raises are left out"
+            drop = drop or tries == TRIES - 1
+            say(f"{failure}; it is made anew, try {tries + 1} of {TRIES}{dropping}")
 
 
 def _many(config: TrainConfig, directory: Path, say: Say) -> Run:
