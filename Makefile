@@ -24,7 +24,7 @@ demo: $(VENV)/.installed  ## train an agent on position-only cart-pole, try it, 
 ORDER ?= -p no:randomly
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ORDER)
 # Files whose tests wait for processes come first, so that no worker is left alone with them at the end.
-TESTS := tests/faults tests/experiments $(wildcard tests/test_*.py)
+TESTS := tests/faults tests/experiments tests
 
 test: $(VENV)/.dev  ## every behaviour once; programs are compiled quickly
 	$(PYTEST) $(TESTS)
@@ -43,7 +43,7 @@ coverage: $(VENV)/.dev  ## lines of src/ that `make test` runs
 faults: $(VENV)/.dev  ## every promise of docs/promises.md with the full number of faults; prints the figures and puts them there
 	@mkdir -p build && rm -f build/faults.jsonl
 	RPSP_FAULTS=full RPSP_FAULTS_LOG=$(CURDIR)/build/faults.jsonl $(BIN)/python -m pytest tests/faults; \
-	status=$$?; $(BIN)/python tests/faults/amounts.py build/faults.jsonl docs/promises.md; exit $$status
+	status=$$?; $(BIN)/python tests/helpers/amounts.py build/faults.jsonl docs/promises.md; exit $$status
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

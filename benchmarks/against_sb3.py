@@ -47,7 +47,7 @@ def recurrent_ppo(units: int) -> float:
     from sb3_contrib import RecurrentPPO  # pyright: ignore[reportMissingImports]
     from stable_baselines3.common.vec_env import DummyVecEnv  # pyright: ignore[reportMissingImports]
 
-    from rpsp.environments import ObserveOnly
+    from rpsp.envs.wrappers import ObserveOnly
 
     envs = DummyVecEnv([lambda: ObserveOnly(gymnasium.make("Hopper-v5"), range(5))] * 10)
     torch.set_num_threads(1)

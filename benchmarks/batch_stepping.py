@@ -29,7 +29,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
-from rpsp.mujoco_batch import MujocoBatch
+from rpsp.envs.mujoco_batch import MujocoBatch
 
 THREADS = 2
 REPETITIONS = 7

@@ -197,9 +197,10 @@ def _kalman(figures: dict[str, Any], into: Path) -> str:
 
 
 def _exact_bayes(figures: dict[str, Any], into: Path) -> str:
-    from rpsp.experiments.figures import plt, save
+    from rpsp.experiments.figures import save, styled, subplots
 
-    figure, axes = plt.subplots(figsize=(6.0, 4.0))
+    figure, grid = styled(subplots)(size=(6.0, 4.0))
+    axes = grid[0, 0]
     samples = np.array(figures["samples"])
     for colour, (name, errors) in zip(("#009E73", "#D55E00"), figures["error"].items(), strict=True):
         axes.loglog(samples, errors, "o-", color=colour, lw=2, label=f"{name} (slope {figures['slope'][name]:.2f})")

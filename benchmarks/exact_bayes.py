@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.systems import bayes_predictions, controlled_hmm, one_hot, simulate_hmm
-from rpsp.filters import AbstractFilter, compiled_unroll, predictions
-from rpsp.trajectories import pack
-from rpsp.two_stage import TwoStageSettings, fit_tabular, fit_two_stage, one_hot_maps
+from rpsp.data.batches import pack
+from rpsp.filters.base import AbstractFilter, compiled_unroll, predictions
+from rpsp.filters.tabular import fit_tabular
+from rpsp.filters.two_stage import TwoStageSettings, fit_two_stage, one_hot_maps
 
 EPISODES = (30, 100, 300, 1000, 3000, 10_000)
 STEPS, MODELS = 40, 10

@@ -16,13 +16,17 @@ from dataclasses import replace
 import jax
 import numpy as np
 
-from rpsp.environments import TASKS, make
-from rpsp.features import fit_scaling
-from rpsp.filters import observation_window, reached
-from rpsp.policies import Agent, GaussianPolicy
-from rpsp.rollouts import action_units, collect, explore
-from rpsp.trajectories import Episode, pack
-from rpsp.trpo import trpo
+from rpsp.algorithms.policies import Agent, GaussianPolicy
+from rpsp.algorithms.trpo import trpo
+from rpsp.data.batches import pack
+from rpsp.data.episodes import Episode
+from rpsp.data.scaling import fit_scaling
+from rpsp.envs.make import make
+from rpsp.envs.tasks import TASKS
+from rpsp.filters.base import reached
+from rpsp.filters.memory import observation_window
+from rpsp.training.actions import action_units
+from rpsp.training.rollouts import collect, explore
 
 Log = Callable[[int, dict[str, float]], None]
 

@@ -14,14 +14,14 @@ import numpy as np
 from benchmarks.fm2_data import trained_policy_data
 from benchmarks.kalman import one_step_ratio
 from benchmarks.prediction import HORIZON, ITERATIONS, SAMPLES, halves, standardised
-from rpsp.environments import make
-from rpsp.evaluation import forecasts, normalised_errors
-from rpsp.inference import fit_inference
-from rpsp.refinement import refine
-from rpsp.rivals import fit_autoregression
-from rpsp.rollouts import explore
-from rpsp.trajectories import Episode
-from rpsp.two_stage import fit_two_stage
+from rpsp.data.episodes import Episode
+from rpsp.envs.make import make
+from rpsp.filters.evaluation import forecasts, normalised_errors
+from rpsp.filters.inference import fit_inference
+from rpsp.filters.refinement import refine
+from rpsp.filters.rivals import fit_autoregression
+from rpsp.filters.two_stage import fit_two_stage
+from rpsp.training.rollouts import explore
 
 SEEDS = (30, 31)
 

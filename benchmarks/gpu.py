@@ -15,9 +15,9 @@ import equinox as eqx
 import jax
 
 from benchmarks.prepared import prepared
-from rpsp.rollouts import collect
-from rpsp.together import stack
-from rpsp.training import begin, packed
+from rpsp.training.loop import begin, packed
+from rpsp.training.rollouts import collect
+from rpsp.training.together import stack
 
 METHODS = ("rpsi-trpo", "rpsi-ppo", "gru32", "rpsp-alt")
 AGENTS = (1, 10, 100)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.systems import kalman_predictions, linear_gaussian, simulate_linear_gaussian
+from rpsp.data.episodes import Episode
 from rpsp.experiments.models import PredictiveStateModel
-from rpsp.trajectories import Episode
 
 EPISODES, STEPS, SYSTEMS = 200, 100, 3
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 import rpsp
-from rpsp.features import fit_scaling
-from rpsp.linalg import ridge
-from rpsp.trajectories import Episode
+from rpsp.data.episodes import Episode
+from rpsp.data.linalg import ridge
+from rpsp.data.scaling import fit_scaling
 
 TASKS = ("Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Ant-v5")
 DISTURBANCES: dict[str, dict[str, Any]] = {

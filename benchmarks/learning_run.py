@@ -11,7 +11,7 @@ from typing import Any
 
 def main(run: dict[str, Any], file: Path) -> None:
     from benchmarks.prepared import prepared
-    from rpsp.training import train
+    from rpsp.training.loop import train
 
     plan = {name: run[name] for name in ("env", "method", "seed", "iterations")}
     config, make_envs, recipe, amounts = prepared(**plan | {"threads": 1} | run.get("settings", {}))

@@ -21,9 +21,9 @@ import jax
 from mujoco.batch import Batch
 
 from benchmarks.prepared import prepared
-from rpsp import rollouts
-from rpsp.mujoco_batch import MujocoBatch
-from rpsp.training import train
+from rpsp.envs.mujoco_batch import MujocoBatch
+from rpsp.training import rollouts
+from rpsp.training.loop import train
 
 ITERATIONS, COMPILING = 30, 2
 

@@ -20,7 +20,7 @@ import numpy as np
 from rpsp.experiments.comparison import compare
 from rpsp.experiments.config import configured
 from rpsp.experiments.results import read_results
-from rpsp.experiments.runner import versions
+from rpsp.experiments.versions import versions
 
 TASKS = ("InvertedPendulum-v5", "Swimmer-v5", "Hopper-v5", "Walker2d-v5", "HalfCheetah-v5")
 METHODS = ("rpsp-alt", "rpsp-vrpg", "fm2", "gru32", "rpsi-trpo")

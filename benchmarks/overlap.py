@@ -16,8 +16,9 @@ import jax
 import numpy as np
 
 from benchmarks.prepared import prepared
-from rpsp.rollouts import action_units, lockstep
-from rpsp.training import begin
+from rpsp.training.acting import lockstep
+from rpsp.training.actions import action_units
+from rpsp.training.loop import begin
 
 LOCKSTEPS, TURNS = 1000, 5
 

@@ -13,16 +13,18 @@ import jax
 import numpy as np
 
 from benchmarks.fm2_data import trained_policy_data
-from rpsp.environments import make
-from rpsp.evaluation import forecasts, normalised_errors
-from rpsp.features import fit_scaling
-from rpsp.filters import GRU, AbstractFilter, random_like
-from rpsp.inference import fit_inference
-from rpsp.refinement import RefinementSettings, refine
-from rpsp.rivals import fit_autoregression, mean_prediction, persistence
-from rpsp.rollouts import explore
-from rpsp.trajectories import Batch, Episode, pack, split
-from rpsp.two_stage import fit_two_stage
+from rpsp.data.batches import Batch, pack
+from rpsp.data.episodes import Episode, split
+from rpsp.data.scaling import fit_scaling
+from rpsp.envs.make import make
+from rpsp.filters.base import AbstractFilter, random_like
+from rpsp.filters.evaluation import forecasts, normalised_errors
+from rpsp.filters.inference import fit_inference
+from rpsp.filters.memory import GRU
+from rpsp.filters.refinement import RefinementSettings, refine
+from rpsp.filters.rivals import fit_autoregression, mean_prediction, persistence
+from rpsp.filters.two_stage import fit_two_stage
+from rpsp.training.rollouts import explore
 
 SAMPLES, HORIZON = 10_000, 10
 ITERATIONS = {"InvertedPendulum-v5": 60, "Swimmer-v5": 30, "Hopper-v5": 50, "Walker2d-v5": 40}  # of the FM2 policy

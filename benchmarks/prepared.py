@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from rpsp.experiments.config import TrainConfig, configured
-from rpsp.experiments.runs import environment_maker, ingredients, resolve
-from rpsp.training import Recipe, TrainingSettings
+from rpsp.experiments.resolve import environment_maker, resolve
+from rpsp.experiments.runs import ingredients
+from rpsp.training.loop import Recipe, TrainingSettings
 
 
 class Prepared(NamedTuple):

@@ -18,7 +18,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from rpsp import environments
+from rpsp.envs import make as environments
 from rpsp.experiments.results import Result, read_results, task_label, write_result
 
 ENVIRONMENTS = 10

@@ -18,12 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.prepared import prepared
-from rpsp.filters import unroll
-from rpsp.objectives import distributions, mean_kl
-from rpsp.policies import Agent
-from rpsp.rollouts import collect
-from rpsp.training import packed, train
-from rpsp.trajectories import Batch
+from rpsp.algorithms.objectives import distributions, mean_kl
+from rpsp.algorithms.policies import Agent
+from rpsp.data.batches import Batch
+from rpsp.filters.base import unroll
+from rpsp.training.loop import packed, train
+from rpsp.training.rollouts import collect
 
 METHODS: dict[str, dict[str, Any]] = {
     "rpsi-trpo": {"refit_before": [1, 2, 4, 8, 16, 32], "refit_above": 0.0},

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rpsp.trajectories import Episode
+from rpsp.data.episodes import Episode
 
 Floats = NDArray[np.float64]
 

@@ -37,9 +37,10 @@ def answer(question: str) -> dict[str, float]:
     import numpy as np
 
     from benchmarks.systems import linear_gaussian, simulate_linear_gaussian
-    from rpsp.inference import fit_inference
-    from rpsp.trajectories import Batch, pack, split
-    from rpsp.two_stage import fit_two_stage
+    from rpsp.data.batches import Batch, pack
+    from rpsp.data.episodes import split
+    from rpsp.filters.inference import fit_inference
+    from rpsp.filters.two_stage import fit_two_stage
 
     def data(episodes: int, steps: int) -> tuple[Batch, Batch]:
         rng = np.random.default_rng(0)
@@ -76,9 +77,11 @@ def _filtering(train: Any, held: Any, fits: dict[str, Callable]) -> dict[str, fl
     import jax.numpy as jnp
     import numpy as np
 
-    from rpsp import features
-    from rpsp.filters import GRU, compiled_unroll
-    from rpsp.trajectories import Episode, pack
+    from rpsp.data.batches import pack
+    from rpsp.data.episodes import Episode
+    from rpsp.filters import features
+    from rpsp.filters.base import compiled_unroll
+    from rpsp.filters.memory import GRU
 
     rng = np.random.default_rng(0)
     rows = pack([Episode(rng.standard_normal((1001, 5)), rng.standard_normal((1000, 3))) for _ in range(10)])

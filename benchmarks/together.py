@@ -16,7 +16,7 @@ import jax
 
 from benchmarks.prepared import prepared
 from rpsp.experiments.pool import cores
-from rpsp.together import train_together
+from rpsp.training.together import train_together
 
 ITERATIONS = 12
 METHODS: dict[str, dict[str, Any]] = {

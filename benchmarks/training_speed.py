@@ -22,7 +22,7 @@ import jax
 from benchmarks.batch_stepping import Recording, raw_rate, record
 from benchmarks.prepared import prepared
 from rpsp.experiments.place import Place
-from rpsp.training import train
+from rpsp.training.loop import train
 
 RUNS = (
     ("rpsi-trpo", 60, 10),

@@ -21,7 +21,7 @@ from benchmarks.against_sb3 import recurrent_ppo
 from benchmarks.prepared import prepared
 from rpsp.experiments.results import read_results
 from rpsp.experiments.statistics import return_at
-from rpsp.training import train
+from rpsp.training.loop import train
 
 STEPS = 300_000
 SEEDS = 3

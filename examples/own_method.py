@@ -22,11 +22,8 @@ import tyro
 from jaxtyping import Array, Float
 
 import rpsp
-from rpsp.experiments.checkpoints import READABLE
-from rpsp.experiments.methods import Method, MethodSettings
-from rpsp.experiments.recipes import Belief
-from rpsp.filters import AbstractFilter, unroll
-from rpsp.objectives import (
+from rpsp.algorithms.base import UpdateRule, policy_only
+from rpsp.algorithms.objectives import (
     advantages,
     distributions,
     fit_baseline,
@@ -35,10 +32,13 @@ from rpsp.objectives import (
     policy_loss,
     rewards_to_go,
 )
-from rpsp.policies import Agent
-from rpsp.refinement import refine
-from rpsp.trajectories import Batch
-from rpsp.updates import UpdateRule, policy_only
+from rpsp.algorithms.policies import Agent
+from rpsp.data.batches import Batch
+from rpsp.experiments.checkpoints import READABLE
+from rpsp.experiments.methods import Method, MethodSettings
+from rpsp.experiments.recipes import Belief
+from rpsp.filters.base import AbstractFilter, unroll
+from rpsp.filters.refinement import refine
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A filter: init, update, predict

@@ -12,7 +12,8 @@ from jaxtyping import install_import_hook
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["RPSP_COMPILATION_CACHE"] = "off"  # tests leave the user's cache alone
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `benchmarks`, under plain `pytest` as well
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE / "helpers"), str(HERE.parent)]  # the latter for `benchmarks`, under plain `pytest` as well
 
 # Four fifths of the suite's time is XLA compiling small programs. These flags make it six times as fast; the programs run
 # slower, which tests do not notice. `make test-all` (RPSP_TESTS=full) runs the same tests with the compiler's own settings.
@@ -26,8 +27,7 @@ if not FULL and version("jaxlib") == "0.10.2" and QUICK not in os.environ.get("X
 
 # Annotated shapes are checked everywhere in the science; in the lab, where few functions take arrays and the checks take
 # a third of the time, only by `make test-all`.
-SOURCE = Path(__file__).resolve().parents[1] / "src/rpsp"
-SCIENCE = [f"rpsp.{path.stem}" for path in SOURCE.glob("*.py") if path.stem not in ("__init__", "__main__", "cli")]
+SCIENCE = [f"rpsp.{room}" for room in ("data", "envs", "filters", "algorithms", "training")]
 assert "rpsp" not in sys.modules, "rpsp was imported before its annotations could be checked"
 install_import_hook("rpsp" if FULL else SCIENCE, "beartype.beartype")
 

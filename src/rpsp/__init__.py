@@ -9,24 +9,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rpsp.environments import make
+    from rpsp.data.episodes import Episode
+    from rpsp.data.recordings import load_episodes, save_episodes
+    from rpsp.envs.make import make
     from rpsp.experiments.agents import load
     from rpsp.experiments.models import PredictiveStateModel
-    from rpsp.experiments.recordings import load_episodes, save_episodes
     from rpsp.experiments.runs import train
-    from rpsp.rollouts import explore
-    from rpsp.trajectories import Episode
+    from rpsp.training.rollouts import explore
 
     __version__: str
 
 _HOMES = {
-    "Episode": "rpsp.trajectories",
+    "Episode": "rpsp.data.episodes",
     "PredictiveStateModel": "rpsp.experiments.models",
-    "explore": "rpsp.rollouts",
+    "explore": "rpsp.training.rollouts",
     "load": "rpsp.experiments.agents",
-    "load_episodes": "rpsp.experiments.recordings",
-    "make": "rpsp.environments",
-    "save_episodes": "rpsp.experiments.recordings",
+    "load_episodes": "rpsp.data.recordings",
+    "make": "rpsp.envs.make",
+    "save_episodes": "rpsp.data.recordings",
     "train": "rpsp.experiments.runs",
 }
 

@@ -281,7 +281,8 @@ def resume_command(config: configs.ResumeConfig) -> None:
 
 def _closing(config: Any, run: Any) -> None:
     """Run with a live view, then say what came of it."""
-    from rpsp.experiments.runs import clock, read_config
+    from rpsp.experiments.resolve import read_config
+    from rpsp.experiments.words import clock
 
     say = _speaker(config.quiet)
     with _live(config.quiet) as show:
@@ -358,7 +359,7 @@ def _again(config: Any, *command: str) -> str:
 def run_sweep(sweep: Any, out: Path, config: Any, go_on: str) -> dict[str, Any]:
     """Do what is unfinished of a sweep, or with `config.dry_run` say what that is; `go_on` is the command to do it with."""
     from rpsp.experiments import sweeps
-    from rpsp.experiments.runs import clock
+    from rpsp.experiments.words import clock
 
     backend, workers = sweeps.open_backend(config.backend, config.jobs, config.address)
     jobs = sweeps.prepare(sweep, out)
@@ -455,7 +456,7 @@ def paper_command(config: configs.PaperConfig) -> None:
 def _list_experiments(plans: list[Any], left: Any, out: Path, config: configs.PaperConfig) -> dict[str, Any]:
     """A row for each: how many runs it has, how many are finished, how long those that are `left` will take."""
     from rpsp.experiments import sweeps
-    from rpsp.experiments.runs import clock
+    from rpsp.experiments.words import clock
 
     backend = sweeps.open_backend(config.backend, config.jobs, config.address)
     standings = {job.name: sweeps.standing(job) for job in sweeps.prepare(left, out)}
@@ -521,8 +522,9 @@ def _sweep_view(standings: dict[str, Any], workers: int, quiet: bool) -> Iterato
     """What is called with every beat of a sweep: a line for a run that ended, under it what is at work on a terminal."""
     import time
 
-    from rpsp.experiments.runs import clock, closing_words
+    from rpsp.experiments.runs import closing_words
     from rpsp.experiments.sweeps import remaining_seconds, standing
+    from rpsp.experiments.words import clock
 
     console, looked = _console(), 0.0
 
@@ -573,6 +575,7 @@ def _sweep_view(standings: dict[str, Any], workers: int, quiet: bool) -> Iterato
 
 def eval_command(config: configs.EvalConfig) -> None:
     from rpsp.experiments import runs
+    from rpsp.experiments.words import mean_with_error
 
     configs.import_plugin(config.plugin)
     say = _speaker(config.quiet)
@@ -580,7 +583,7 @@ def eval_command(config: configs.EvalConfig) -> None:
         Path(config.directory), config.episodes, config.checkpoint, config.seed, not config.stochastic, say
     )
     say(
-        f"return {runs.mean_with_error(results['mean_return'], results['std_return'])} (standard deviation) over "
+        f"return {mean_with_error(results['mean_return'], results['std_return'])} (standard deviation) over "
         f"{results['episodes']} episodes of {results['mean_length']:.0f} steps, checkpoint {results['checkpoint']}"
     )
     _print_json(config.json, results)
@@ -657,7 +660,7 @@ def _print_comparison(found: Any, threshold: float | None) -> None:
     from rich.text import Text
 
     from rpsp.experiments.comparison import METRIC_NAMES, interval_text, row_texts
-    from rpsp.experiments.runs import number
+    from rpsp.experiments.words import number
 
     console, metric = _console(), METRIC_NAMES[found.metric]
     reaching = [] if threshold is None else [f"steps to {threshold:g}"]
@@ -743,16 +746,16 @@ def methods_command(config: configs.MethodsConfig) -> None:
 
 
 def fit_command(config: configs.FitConfig) -> None:
-    from rpsp.experiments import runner
+    from rpsp.experiments import fitting
 
     say = _speaker(config.quiet)
-    results = runner.fit(config, say)
+    results = fitting.fit(config, say)
     directory = Path(results["directory"])
     if not config.quiet:
         _print_errors(results["errors"])
     say(f"saved {directory / 'model.safetensors'}")
     if config.inspect:
-        results["figures"] = [str(path) for path in runner.inspect(directory)]
+        results["figures"] = [str(path) for path in fitting.inspect(directory)]
         for path in results["figures"]:
             say(f"drew {path}")
     else:
@@ -761,10 +764,10 @@ def fit_command(config: configs.FitConfig) -> None:
 
 
 def inspect_command(config: configs.InspectConfig) -> None:
-    from rpsp.experiments import runner
+    from rpsp.experiments import fitting
 
     say = _speaker(config.quiet)
-    paths = [str(path) for path in runner.inspect(Path(config.directory), config.horizon)]
+    paths = [str(path) for path in fitting.inspect(Path(config.directory), config.horizon)]
     for path in paths:
         say(f"drew {path}")
     _print_json(config.json, {"directory": config.directory, "figures": paths})

@@ -5,20 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import gymnasium
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from comparing import tamed
 from tasks import Corridor
 
 import rpsp
 from rpsp.cli import main
-from rpsp.environments import ObserveOnly
+from rpsp.envs.wrappers import ObserveOnly
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.agents import EVALUATING, ActingState, TrainedAgent, load
 from rpsp.experiments.runs import Run
-from rpsp.rollouts import ACTING, _seed_sequence
+from rpsp.training.acting import _seed_sequence
+from rpsp.training.rollouts import ACTING
 
 TINY: dict[str, Any] = {"verbose": False, "num_envs": 2, "threads": 1}
 
@@ -56,16 +57,6 @@ def symbols(tmp_path_factory: pytest.TempPathFactory) -> Run:
         max_kl=0.05,
         **TINY,
     )
-
-
-def tamed(agent: TrainedAgent) -> TrainedAgent:
-    """The same agent with an output layer of a fixed, small norm.
-
-    With a steep one rounding errors grow tenfold at every step. How steep training makes it depends on the CPU.
-    """
-    at = lambda a: a.policy.network.layers[-1].weight  # noqa: E731
-    agent.agent = eqx.tree_at(at, agent.agent, replace_fn=lambda w: 0.1 * w / jnp.linalg.norm(w))
-    return agent
 
 
 def own_loop(agent: TrainedAgent, env: gymnasium.Env, seed: int, state: Any = None) -> tuple[list[Any], float, Any]:

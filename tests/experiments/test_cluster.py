@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import cli, contents, trained
 from processes import PATH, TINY, checkpoints, metrics
-from test_runs import cli, contents, trained
 
 from rpsp.errors import RpspError
 from rpsp.experiments.cluster import Parcel, pack, unpack

@@ -18,20 +18,22 @@ from benchmarks.systems import controlled_hmm, linear_gaussian, one_hot, simulat
 from gymnasium.spaces import Box, Discrete
 
 import rpsp
+from rpsp.algorithms.policies import Agent, CategoricalPolicy, GaussianPolicy, SquashedPolicy
 from rpsp.cli import main
+from rpsp.data.batches import Batch, pack
+from rpsp.data.scaling import OneHot, Scaling
 from rpsp.errors import DivergedError, UsageError
 from rpsp.experiments import acting_template
 from rpsp.experiments.agents import TrainedAgent
 from rpsp.experiments.export import compare, export, policy_bytes
 from rpsp.experiments.onnx_graph import difference, graph_bytes
-from rpsp.features import OneHot, Scaling
-from rpsp.filters import GRU, AbstractFilter, Concatenated, observation_window, step
-from rpsp.inference import InferenceSettings, fit_inference
-from rpsp.policies import Agent, CategoricalPolicy, GaussianPolicy, SquashedPolicy
-from rpsp.psr import KernelBayesFilter
-from rpsp.rollouts import units_of
-from rpsp.trajectories import Batch, pack
-from rpsp.two_stage import TabularSettings, TwoStageSettings, fit_tabular, fit_two_stage, one_hot_maps
+from rpsp.filters.base import AbstractFilter, Concatenated, step
+from rpsp.filters.inference import InferenceSettings, fit_inference
+from rpsp.filters.kernel_bayes import KernelBayesFilter
+from rpsp.filters.memory import GRU, observation_window
+from rpsp.filters.tabular import TabularSettings, fit_tabular
+from rpsp.filters.two_stage import TwoStageSettings, fit_two_stage, one_hot_maps
+from rpsp.training.actions import units_of
 
 SCRIPT = Path(acting_template.__file__)
 RANGES = {

@@ -14,13 +14,13 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 import rpsp
+from rpsp.data.episodes import as_episodes
 from rpsp.errors import UsageError
 from rpsp.experiments import figures
 from rpsp.experiments.comparison import compare
 from rpsp.experiments.methods import METHODS
 from rpsp.experiments.paper import PEERS
 from rpsp.experiments.results import Result, method_label, task_label
-from rpsp.trajectories import as_episodes
 
 
 def result(method: str, seed: int, iterations: int = 6, task: str = "Hopper-v5", **settings: object) -> Result:

@@ -14,19 +14,21 @@ import jax
 import numpy as np
 import pytest
 import tasks
+from processes import PATH
 
 import rpsp
+from rpsp.algorithms.policies import Agent
 from rpsp.cli import main
+from rpsp.data.batches import pack
 from rpsp.errors import FileFormatError
 from rpsp.experiments import checkpoints
 from rpsp.experiments.methods import METHODS, MethodSettings
 from rpsp.experiments.recipes import BELIEFS, UPDATES, recipe, unused
+from rpsp.experiments.resolve import read_config
 from rpsp.experiments.run_directory import RunDirectory
-from rpsp.experiments.runs import Run, ingredients, read_config
-from rpsp.filters import Concatenated, compiled_unroll
-from rpsp.policies import Agent
-from rpsp.rollouts import collect
-from rpsp.trajectories import pack
+from rpsp.experiments.runs import Run, ingredients
+from rpsp.filters.base import Concatenated, compiled_unroll
+from rpsp.training.rollouts import collect
 
 TINY: dict[str, Any] = {
     "samples": 200,
@@ -286,7 +288,7 @@ def test_a_plugin_beside_the_user_is_found_where_it_is_named(tmp_path: Path) -> 
         "row = dataclasses.replace(tasks.tracing, belief=belief)\n"
     )
     flags = ["--samples=60", "--exploration-episodes=8", "--num-envs=3", "--iterations=1", "--out=run", "--quiet"]
-    environment = {"PYTHONPATH": str(Path(__file__).parent), "PATH": "", "JAX_PLATFORMS": "cpu"}
+    environment = {"PYTHONPATH": PATH, "PATH": "", "JAX_PLATFORMS": "cpu"}
 
     def rpsp_command(*arguments: str) -> str:
         script = Path(sys.executable).with_name("rpsp")  # unlike `python -m`, it has no current directory on its path

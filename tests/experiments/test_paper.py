@@ -13,7 +13,7 @@ import pytest
 from made_up import made_up_result
 
 from rpsp.cli import main
-from rpsp.environments import TASKS
+from rpsp.envs.tasks import TASKS
 from rpsp.errors import UsageError
 from rpsp.experiments import paper
 from rpsp.experiments.config import usual_samples

@@ -19,7 +19,8 @@ from made_up import EXPLORED, SAMPLES, iteration, write_run
 
 import rpsp
 from rpsp.cli import main
-from rpsp.environments import TASKS, make
+from rpsp.envs.make import make
+from rpsp.envs.tasks import TASKS
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments import report
 from rpsp.experiments.comparison import compare, row_texts
@@ -28,7 +29,7 @@ from rpsp.experiments.report import observation_names, watch_report
 from rpsp.experiments.report_page import Scale
 from rpsp.experiments.results import read_results, write_result
 from rpsp.experiments.run_directory import RunDirectory
-from rpsp.experiments.runs import clock
+from rpsp.experiments.words import clock
 
 PRESETS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
 

@@ -17,8 +17,8 @@ from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.paper import EVERY, labels_of
 from rpsp.experiments.results import Result, read_results, write_result
 from rpsp.experiments.results_page import GLANCE, between, document, table, write
-from rpsp.experiments.runs import mean_with_error
 from rpsp.experiments.statistics import mean_and_error, return_at, welch
+from rpsp.experiments.words import mean_with_error
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -17,62 +16,24 @@ from typing import Any
 import numpy as np
 import pytest
 import tasks
+from commands import cli, contents, trained
 from gymnasium.spaces import Box
 from processes import FLAGS, PATH, TINY, checkpoints, metrics, spawn
 from tasks import Drift
 
 import rpsp
-from rpsp.cli import main
 from rpsp.errors import DivergedError, EnvironmentFailure, UsageError
 from rpsp.experiments import place, runs
 from rpsp.experiments.agents import load
 from rpsp.experiments.config import configured
 from rpsp.experiments.methods import METHODS
 from rpsp.experiments.pool import AT_ONCE, Beat, Failure, Job, begin, bundles, settle
+from rpsp.experiments.resolve import AMOUNTS, EXPLORATION, read_config, resolve
 from rpsp.experiments.run_directory import RunDirectory
-from rpsp.experiments.runs import (
-    AMOUNTS,
-    EXPLORATION,
-    Pace,
-    Run,
-    mean_with_error,
-    read_config,
-    resolve,
-    resume,
-    start,
-)
+from rpsp.experiments.runs import Pace, Run, resume, start
+from rpsp.experiments.words import mean_with_error
 
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("BREAK_AFTER", raising=False)
-    monkeypatch.setattr(Drift, "steps", 0)
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
-def cli(*arguments: str) -> int:
-    """The exit code of `rpsp …`, in this process."""
-    try:
-        main(list(arguments))
-    except SystemExit as exit:
-        return int(exit.code or 0)
-    return 0
-
-
-def trained(out: Path, iterations: int = 3, method: str = "fm2", env: Any = "tasks:Drift-v0", **settings: Any) -> Run:
-    return rpsp.train(env, method, out=out, iterations=iterations, verbose=False, **(TINY | settings))
-
-
-def contents(directory: Path) -> dict[str, tuple[bytes, int]]:
-    """Every file and when it was written, the lock apart."""
-    return {
-        str(p): (p.read_bytes(), p.stat().st_mtime_ns)
-        for p in sorted(directory.rglob("*"))
-        if p.is_file() and p.name != ".lock"
-    }
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 @pytest.fixture(scope="module")
@@ -242,12 +203,6 @@ def test_a_second_process_is_refused(tmp_path: Path, capsys: Any) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where processes share what they have compiled."""
-    return tmp_path_factory.mktemp("compiled")
-
-
 @pytest.mark.slow
 def test_two_seeds_are_two_runs_and_resume_as_one(cache: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
@@ -318,7 +273,7 @@ def test_several_runs_go_on_together_and_each_can_go_on_alone(tmp_path: Path, ca
 
 
 def test_of_several_runs_only_those_that_diverge_fail(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    from rpsp import together
+    from rpsp.training import together
 
     def diverging(recipe: Any, envs: Any, settings: Any, training: Any) -> Any:
         if settings.seed == 1 and training.iteration == 1:
@@ -739,7 +694,7 @@ def test_a_disk_that_is_full_is_said_and_the_run_can_be_resumed(tmp_path: Path, 
 
 
 def test_an_iteration_acts_while_the_one_before_is_written(tmp_path: Path, monkeypatch: Any) -> None:
-    from rpsp import training
+    from rpsp.training import loop as training
 
     collect, append, acting = training.collect, RunDirectory.append, threading.Event()
 
@@ -760,7 +715,7 @@ def test_an_iteration_acts_while_the_one_before_is_written(tmp_path: Path, monke
 
 
 def test_an_agent_that_diverges_is_reported(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    from rpsp import training
+    from rpsp.training import loop as training
 
     real = training.collect
 

@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import cli, contents, trained
 from processes import TINY, checkpoints, metrics, spawn
-from test_runs import _elsewhere, cache, cli, contents, trained  # noqa: F401
 
 from rpsp.errors import UsageError
 from rpsp.experiments.pool import FAILURE
 from rpsp.experiments.results import read_results
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.sweeps import Speed, Standing, Sweep, expected_speed, prepare, remaining_seconds
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 AMOUNTS: dict[str, Any] = {name: value for name, value in TINY.items() if name != "threads"}
 SMALL: dict[str, Any] = {"tasks": ["tasks:Drift-v0"], "methods": ["fm2"], "iterations": 2, **AMOUNTS}
@@ -187,7 +189,7 @@ def rpsp_file() -> Path:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def swept(cache: Path, content: dict[str, Any], *flags: str, **more: str) -> Any:  # noqa: F811 - the fixture's value
+def swept(cache: Path, content: dict[str, Any], *flags: str, **more: str) -> Any:
     Path("mine.toml").write_text(toml(content))
     return spawn(cache, "sweep", "mine.toml", "--out", "out", *flags, **more)
 
@@ -203,7 +205,7 @@ def iterations(content: dict[str, Any]) -> int:
     return sum(max(RunDirectory(Path("out", run.place)).numbers(), default=0) for run in Sweep.of(content).runs)
 
 
-def killed(cache: Path, content: dict[str, Any], at: int) -> None:  # noqa: F811
+def killed(cache: Path, content: dict[str, Any], at: int) -> None:
     """The driver of a sweep is killed when so many iterations are done; its workers are not told."""
     process = swept(cache, content, "--quiet")
     deadline = time.monotonic() + 200
@@ -224,7 +226,7 @@ def same_as_alone(content: dict[str, Any], elsewhere: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep_that_is_killed_twice_gives_the_numbers_of_bare_runs(cache: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_sweep_that_is_killed_twice_gives_the_numbers_of_bare_runs(cache: Path, tmp_path: Path) -> None:
     content = SMALL | {"methods": ["fm2-ppo"], "seeds": 3, "iterations": 20}
     killed(cache, content, 5)
     killed(cache, content, 25)
@@ -250,7 +252,7 @@ def test_a_sweep_that_is_killed_twice_gives_the_numbers_of_bare_runs(cache: Path
     same_as_alone(more, tmp_path / "longer")
 
 
-def test_what_fails_is_named_and_does_not_hinder_the_others(cache: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_what_fails_is_named_and_does_not_hinder_the_others(cache: Path, tmp_path: Path) -> None:
     short, long = ({"env": "tasks:Drift-v0", "iterations": n, "obs_noise": n / 1000} for n in (2, 40))
     content = {**SMALL, "tasks": [long, short]}
     del content["iterations"]
@@ -291,7 +293,7 @@ def test_a_directory_of_another_configuration_is_refused(tmp_path: Path, capsys:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_stops_the_workers_and_says_how_to_go_on(number: int, code: int, cache: Path) -> None:  # noqa: F811
+def test_a_signal_stops_the_workers_and_says_how_to_go_on(number: int, code: int, cache: Path) -> None:
     content = SMALL | {"iterations": 100_000}
     process = swept(cache, content)
     while iterations(content) < 3:
@@ -307,7 +309,7 @@ def test_a_signal_stops_the_workers_and_says_how_to_go_on(number: int, code: int
 
 
 @pytest.mark.slow
-def test_two_tasks_three_methods_three_seeds(cache: Path, tmp_path: Path, monkeypatch: Any) -> None:  # noqa: F811
+def test_two_tasks_three_methods_three_seeds(cache: Path, tmp_path: Path, monkeypatch: Any) -> None:
     content: dict[str, Any] = {
         "tasks": [{"env": "tasks:Drift-v0", **AMOUNTS}, {"env": "InvertedPendulum-v5", "samples": 400,
                   "max_episode_steps": 40, "exploration_episodes": 30}],

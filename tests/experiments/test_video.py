@@ -16,13 +16,13 @@ from gymnasium.spaces import Box, Discrete
 from PIL import Image
 
 import rpsp
+from rpsp.algorithms.policies import Agent, CategoricalPolicy, GaussianPolicy
+from rpsp.data.scaling import OneHot, Scaling
 from rpsp.errors import EnvironmentFailure, UsageError
 from rpsp.experiments import doctor, video
 from rpsp.experiments.agents import TrainedAgent
-from rpsp.features import OneHot, Scaling
-from rpsp.filters import GRU, observation_window
-from rpsp.policies import Agent, CategoricalPolicy, GaussianPolicy
-from rpsp.rollouts import units_of
+from rpsp.filters.memory import GRU, observation_window
+from rpsp.training.actions import units_of
 
 
 class Drift(gymnasium.Env):

@@ -18,12 +18,12 @@ from amounts import amount, report
 from processes import FLAGS, TINY, checkpoints, metrics
 from tasks import Drift
 
-from rpsp import rollouts
 from rpsp.cli import main
+from rpsp.envs.mujoco_batch import MujocoBatch
 from rpsp.experiments.config import configured
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.runs import start
-from rpsp.mujoco_batch import MujocoBatch
+from rpsp.training import rollouts
 
 
 class Rubbish(Drift):

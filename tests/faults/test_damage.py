@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from amounts import amount, report
 from processes import FLAGS, checkpoints, metrics
-from test_run_directory import RULES, assert_same, run_of, training_of
+from small_runs import RULES, assert_same, run_of, training_of
 
 from rpsp.cli import main
 from rpsp.errors import StorageError

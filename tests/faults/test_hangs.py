@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 import signal
@@ -22,10 +21,10 @@ from processes import FLAGS, TINY, checkpoints, metrics, spawn
 from tasks import Drift
 
 from rpsp.cli import main
+from rpsp.envs.watchdog import Overdue, Patience
 from rpsp.experiments.config import TrainConfig, configured
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.runs import start
-from rpsp.patience import Overdue, Patience
 
 KINDS = [
     "raises", "sleeps", "its process dies", "waits for a pipe", "reset raises", "tries again and again",
@@ -141,12 +140,8 @@ def test_a_fault_while_relative_noise_is_measured_is_one_sentence(kind: str, tmp
 @pytest.mark.parametrize(("kind", "code"), [("compiled", 6), ("compiled, alone", -signal.SIGALRM)][: amount(1, 2)])
 def test_what_cannot_be_interrupted_ends_the_process(kind: str, code: int, tmp_path: Path) -> None:
     out, limit = tmp_path / "run", 1.0
-    rooms = [str(Path(__file__).parent.parent / room) for room in ("faults", "experiments")]
-    paths = os.pathsep.join([*rooms, *filter(None, [os.environ.get("PYTHONPATH")])])
     flags = ["--method", "fm2", "--iterations", "100000", "--step-timeout", str(limit), "--out", str(out), *FLAGS]
-    process = spawn(
-        tmp_path / "compiled", "train", "faulty:Faulty-v0", *flags, FAULT=kind, FAULT_AT="2000", PYTHONPATH=paths
-    )
+    process = spawn(tmp_path / "compiled", "train", "faulty:Faulty-v0", *flags, FAULT=kind, FAULT_AT="2000")
     last, deadline = time.monotonic(), time.monotonic() + 300
     saved: list[int] = []
     while process.poll() is None and time.monotonic() < deadline:
@@ -170,7 +165,7 @@ def test_what_cannot_be_interrupted_ends_the_process(kind: str, code: int, tmp_p
 def test_the_time_for_which_a_process_is_suspended_does_not_count() -> None:
     program = """
 import time
-from rpsp import patience
+from rpsp.envs import watchdog as patience
 patience.grace = lambda seconds: 0.5
 for i in range(30):
     with patience.Patience(1.0):

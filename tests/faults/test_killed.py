@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 from amounts import FULL, amount, report
 from processes import FLAGS, at_checkpoint, checkpoints, metrics, spawn
-from test_run_directory import training_of
+from small_runs import training_of
 
-from rpsp import training
 from rpsp.cli import main
 from rpsp.errors import PENDING
 from rpsp.experiments.run_directory import RunDirectory
+from rpsp.training import loop as training
 
 ENDLESS = ["--iterations", "100000"]
 TASKS = {
@@ -110,7 +110,7 @@ import json, os, random, signal, sys, time
 from pathlib import Path
 from rpsp.experiments.checkpoints import read_tree
 from rpsp.experiments.run_directory import COUNTERS, RunDirectory
-from rpsp.training import Training
+from rpsp.training.loop import Training
 
 # Everything is of numpy, so that jax starts no threads, which a fork would lose.
 template, kills, *places = sys.argv[1:]

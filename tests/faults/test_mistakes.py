@@ -19,7 +19,7 @@ from processes import TINY
 import rpsp
 from rpsp.cli import main
 from rpsp.experiments.config import setting_names
-from rpsp.experiments.runs import AMOUNTS
+from rpsp.experiments.resolve import AMOUNTS
 
 WHOLE = "seed", "seeds", "iterations", "samples", "num-envs", "threads", "window", "units", "passes", "past", "future"
 REAL = "discount", "max-kl", "damping", "learning-rate", "obs-noise", "dropout", "clip", "gae", "refit-kl"

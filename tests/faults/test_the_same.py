@@ -10,14 +10,15 @@ import gymnasium
 import numpy as np
 import pytest
 from amounts import amount, report
+from comparing import tamed
 from processes import checkpoints, metrics, spawn
-from test_agents import tamed
 
 import rpsp
-from rpsp.environments import ObserveOnly
+from rpsp.envs.wrappers import ObserveOnly
 from rpsp.experiments.agents import TrainedAgent, load
 from rpsp.experiments.runs import Run
-from rpsp.rollouts import ACTING, Collected, View, _Noise, _seed_sequence, collect
+from rpsp.training.acting import View, _Noise, _seed_sequence
+from rpsp.training.rollouts import ACTING, Collected, collect
 
 # ---------------------------------------------------------------------------------------------------------------------
 # 10: threads and processes

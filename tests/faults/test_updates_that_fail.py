@@ -14,20 +14,23 @@ from amounts import amount, report
 from processes import TINY, checkpoints, metrics
 from tasks import Drift
 
-from rpsp.environments import make
+from rpsp.algorithms.alternating import in_sequence
+from rpsp.algorithms.base import UpdateRule, filter_only
+from rpsp.algorithms.policies import Agent, GaussianPolicy
+from rpsp.algorithms.ppo import ppo
+from rpsp.algorithms.trpo import trpo
+from rpsp.algorithms.vrpg import vrpg
+from rpsp.data.batches import Batch, pack
+from rpsp.data.episodes import Episode
+from rpsp.envs.make import make
 from rpsp.errors import DivergedError
 from rpsp.experiments.config import configured
 from rpsp.experiments.methods import Method
 from rpsp.experiments.recipes import UPDATES
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.runs import line, resume, start
-from rpsp.filters import observation_window
-from rpsp.policies import Agent, GaussianPolicy
-from rpsp.ppo import ppo
-from rpsp.training import ASTRAY, HALVINGS, Recipe, Training, TrainingSettings, train
-from rpsp.trajectories import Batch, Episode, pack
-from rpsp.trpo import trpo
-from rpsp.updates import UpdateRule, filter_only, in_sequence, vrpg
+from rpsp.filters.memory import observation_window
+from rpsp.training.loop import ASTRAY, HALVINGS, Recipe, Training, TrainingSettings, train
 
 
 def same(one: Any, other: Any) -> bool:

@@ -1,0 +1,1 @@
+"""The lab: methods, configurations, runs, checkpoints, sweeps, statistics, figures and reports."""

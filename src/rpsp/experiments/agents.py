@@ -13,12 +13,14 @@ import numpy as np
 from gymnasium.spaces import Space
 from gymnasium.vector import VectorEnv
 
+from rpsp.algorithms.policies import Agent
+from rpsp.data.scaling import OneHot, Scaling
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.checkpoints import check_fit
 from rpsp.experiments.place import check_spaces, read_spaces
-from rpsp.features import OneHot, Scaling
-from rpsp.policies import Agent
-from rpsp.rollouts import ActionRange, ActionSymbols, Collected, collect, lockstep, units_of
+from rpsp.training.acting import lockstep
+from rpsp.training.actions import ActionRange, ActionSymbols, units_of
+from rpsp.training.rollouts import Collected, collect
 
 EVALUATING = 1_000_000_000
 """The iteration whose seeds evaluation takes: no training gets there."""
@@ -193,8 +195,8 @@ def load(
         checkpoint: "last", "best", or a number of iterations. "last" is the newest checkpoint that is not damaged.
         say: called with a sentence for every damaged checkpoint that is skipped. Default: issue a warning.
     """
+    from rpsp.experiments.resolve import environment_maker, read_config
     from rpsp.experiments.run_directory import RunDirectory, warn
-    from rpsp.experiments.runs import environment_maker, read_config
 
     path = Path(directory)
     config = read_config(path)

@@ -9,12 +9,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
-import stat
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -23,39 +20,47 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from rpsp import features, filters, inference, policies, psr, rivals, trajectories
+from rpsp.algorithms.policies import Agent, CategoricalPolicy, GaussianPolicy, Network, SquashedPolicy
+from rpsp.data.batches import Batch
+from rpsp.data.files import read_bytes, write_bytes
+from rpsp.data.scaling import OneHot, Scaling
 from rpsp.errors import FileFormatError, StorageError, UsageError
+from rpsp.filters.base import Concatenated
+from rpsp.filters.features import OneHotSequence, RandomFourierFeatures
+from rpsp.filters.inference import Bumps, InferenceFilter
+from rpsp.filters.kernel_bayes import KernelBayesFilter
+from rpsp.filters.memory import GRU, ObservationWindow
+from rpsp.filters.rivals import Autoregression, Fourier, Nothing
+from rpsp.filters.tabular import TabularFilter
 
 FORMAT = 2
-MAX_BYTES = 4 << 30  # a model of this project is a few megabytes; nothing sensible is larger
 MAX_HEADER = 16 << 20  # of a safetensors file; ours have a few thousand bytes
 MAX_SIZE = 100_000  # numbers of a state or an observation; ours have a few hundred at most
-
 READABLE: dict[str, type] = {
     cls.__name__: cls
     for cls in (
         eqx.nn.GRUCell,
         eqx.nn.Linear,
-        features.OneHot,
-        features.OneHotSequence,
-        features.RandomFourierFeatures,
-        features.Scaling,
-        filters.Concatenated,
-        filters.GRU,
-        filters.ObservationWindow,
-        inference.Bumps,
-        inference.InferenceFilter,
-        policies.Agent,
-        policies.CategoricalPolicy,
-        policies.GaussianPolicy,
-        policies.Network,
-        policies.SquashedPolicy,
-        psr.KernelBayesFilter,
-        psr.TabularFilter,
-        rivals.Autoregression,
-        rivals.Fourier,
-        rivals.Nothing,
-        trajectories.Batch,
+        OneHot,
+        OneHotSequence,
+        RandomFourierFeatures,
+        Scaling,
+        Concatenated,
+        GRU,
+        ObservationWindow,
+        Bumps,
+        InferenceFilter,
+        Agent,
+        CategoricalPolicy,
+        GaussianPolicy,
+        Network,
+        SquashedPolicy,
+        KernelBayesFilter,
+        TabularFilter,
+        Autoregression,
+        Fourier,
+        Nothing,
+        Batch,
     )
 }
 """The classes that a file may name. Anything else in a file is refused."""
@@ -178,9 +183,9 @@ def _same_shape(what: str, found: Any, expected: Any) -> None:
         raise ValueError(f"{what} has shape {found.shape}, not {expected.shape}")
 
 
-def encoded_size(encoding: features.Scaling | features.OneHot) -> int:
+def encoded_size(encoding: Scaling | OneHot) -> int:
     """How many numbers an encoded observation or action has."""
-    return encoding.size if isinstance(encoding, features.OneHot) else len(encoding.mean)
+    return encoding.size if isinstance(encoding, OneHot) else len(encoding.mean)
 
 
 def digest(arrays: Mapping[str, np.ndarray]) -> str:
@@ -191,47 +196,3 @@ def digest(arrays: Mapping[str, np.ndarray]) -> str:
         total.update(f"{name}|{array.dtype.str}|{array.shape}|".encode())
         total.update(array.tobytes())
     return total.hexdigest()
-
-
-def read_bytes(path: Path, most: int = MAX_BYTES) -> bytes:
-    """A file's contents, or a sentence that says why not."""
-    try:
-        kind = path.stat()
-        if not stat.S_ISREG(kind.st_mode) and not stat.S_ISDIR(kind.st_mode):
-            raise FileFormatError(f"{path}: is not a plain file; not read.")
-        if kind.st_size > most:
-            raise FileFormatError(f"{path}: has {kind.st_size} bytes, more than {most}, and is no rpsp file; not read.")
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise FileFormatError(f"{path}: there is no such file.") from error
-    except IsADirectoryError as error:
-        raise FileFormatError(f"{path}: is a directory; give the file in it.") from error
-    except OSError as error:
-        raise FileFormatError(f"{path}: cannot be read ({error.strerror}).") from error
-
-
-def write_through(file: IO[bytes], data: bytes) -> None:
-    """Write, and come back when it is on the disk."""
-    file.write(data)
-    file.flush()
-    os.fsync(file.fileno())
-
-
-PART = ".part"
-"""How the name of a temporary file ends: `.config.json.x8s2k1qa.part` for `config.json`."""
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file atomically: a temporary file beside it, fsync, rename."""
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=PART, delete=False) as file:
-            temporary = file.name
-            write_through(file, data)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-        raise StorageError(f"{path}: {len(data)} bytes could not be written ({error.strerror}).") from error

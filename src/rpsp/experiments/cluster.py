@@ -19,12 +19,13 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rpsp.data.files import write_bytes
 from rpsp.errors import RpspError, UsageError
-from rpsp.experiments.checkpoints import write_bytes
 from rpsp.experiments.config import TrainConfig
+from rpsp.experiments.files import write_json
 from rpsp.experiments.pool import Beat, Job, Worker, begin, held, settle
 from rpsp.experiments.run_directory import RunDirectory
-from rpsp.experiments.runner import versions, write_json
+from rpsp.experiments.versions import versions
 
 CHECKPOINTS = "checkpoints/"
 EVERY = 10.0

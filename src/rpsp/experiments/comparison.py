@@ -13,7 +13,7 @@ import numpy as np
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments import statistics
 from rpsp.experiments.results import Result
-from rpsp.experiments.runs import mean_with_error, number
+from rpsp.experiments.words import mean_with_error, number
 
 Metric = Literal["auc", "final"]
 METRICS: dict[Metric, Callable[[np.ndarray], statistics.Numbers]] = {

@@ -372,7 +372,7 @@ def configured(given: Mapping[str, Any], where: str = "") -> TrainConfig:
     check_names(given, known, where)
     if not isinstance(observe := given.get("observe"), str | None):
         # Imported here because gymnasium and MuJoCo, which it needs, would slow every `--help` down.
-        from rpsp.environments import observed_indices
+        from rpsp.envs.make import observed_indices
 
         given["observe"] = ",".join(map(str, observed_indices(observe)))
     given = {name: _checked(f"{where}{name}", value, known[name]) for name, value in given.items()}
@@ -420,7 +420,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 def usual_samples(env: str | None, method: Method | None = None, limit: int = 1000) -> int:
     """Environment steps an iteration unless told: the paper's in its tasks, else what suits episodes of this length; of a
     method that learns best from fewer, those, or an episode's."""
-    from rpsp.environments import TASKS
+    from rpsp.envs.tasks import TASKS
 
     task = TASKS.get(env or "")
     usual = task.batch_samples if task else max(limit, min(10_000, max(2_000, 10 * limit)))

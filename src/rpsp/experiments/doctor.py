@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
-from rpsp.experiments.runner import extras, versions
+from rpsp.experiments.versions import extras, versions
 
 RENDER = """
 import mujoco

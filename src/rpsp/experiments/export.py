@@ -16,18 +16,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rpsp.algorithms.policies import AbstractPolicy, CategoricalPolicy, GaussianPolicy, Network, SquashedPolicy
+from rpsp.data.files import write_bytes
+from rpsp.data.scaling import OneHot
 from rpsp.errors import DivergedError, RpspError, UsageError
 from rpsp.experiments import acting_template
 from rpsp.experiments.agents import ActingState, TrainedAgent, load
-from rpsp.experiments.checkpoints import write_bytes
 from rpsp.experiments.compilation import compilation_cached
-from rpsp.experiments.runner import Say, free_directory
-from rpsp.features import OneHot, RandomFourierFeatures
-from rpsp.filters import GRU, AbstractFilter, Concatenated, ObservationWindow, to_float64
-from rpsp.inference import InferenceFilter
-from rpsp.policies import AbstractPolicy, CategoricalPolicy, GaussianPolicy, Network, SquashedPolicy
-from rpsp.psr import KernelBayesFilter, TabularFilter
-from rpsp.rollouts import ActionRange, ActionSymbols
+from rpsp.experiments.files import Say, free_directory
+from rpsp.filters.base import AbstractFilter, Concatenated, to_float64
+from rpsp.filters.features import RandomFourierFeatures
+from rpsp.filters.inference import InferenceFilter
+from rpsp.filters.kernel_bayes import KernelBayesFilter
+from rpsp.filters.memory import GRU, ObservationWindow
+from rpsp.filters.tabular import TabularFilter
+from rpsp.training.actions import ActionRange, ActionSymbols
 
 Arrays = dict[str, np.ndarray]
 

@@ -21,19 +21,20 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from PIL import Image
 
+from rpsp.data.batches import pack
+from rpsp.data.episodes import Episode, as_episodes
+from rpsp.data.scaling import OneHot
 from rpsp.errors import StorageError, UsageError
-from rpsp.evaluation import compiled_forecast
 from rpsp.experiments.agents import TrainedAgent
 from rpsp.experiments.comparison import METRIC_NAMES, Comparison, Metric, Row, base_method, mean_curve, metric_values
 from rpsp.experiments.models import PredictiveStateModel
 from rpsp.experiments.results import Result, method_label, slug, task_label, varying, word
-from rpsp.experiments.runs import number
 from rpsp.experiments.statistics import mean_and_error
-from rpsp.features import OneHot
-from rpsp.filters import compiled_unroll, forecast
-from rpsp.inference import InferenceFilter
-from rpsp.training import Record
-from rpsp.trajectories import Episode, as_episodes, pack
+from rpsp.experiments.words import number
+from rpsp.filters.base import compiled_unroll, forecast
+from rpsp.filters.evaluation import compiled_forecast
+from rpsp.filters.inference import InferenceFilter
+from rpsp.training.loop import Record
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -104,9 +105,7 @@ styled = matplotlib.rc_context(STYLE)
 """Decorator for functions that draw."""
 
 
-def _subplots(
-    rows: int = 1, columns: int = 1, *, size: tuple[float, float], sharex: bool = False
-) -> tuple[Figure, Any]:
+def subplots(rows: int = 1, columns: int = 1, *, size: tuple[float, float], sharex: bool = False) -> tuple[Figure, Any]:
     """Create a figure and a `[rows, columns]` grid of axes, without pyplot and whatever back end the user has chosen."""
     figure = Figure(figsize=size)
     FigureCanvasAgg(figure)
@@ -142,8 +141,6 @@ def styles(methods: Iterable[str]) -> dict[str, Style]:
 SHADES = ((0.0, 0.0), (0.0, 0.4), (1.0, 0.4), (0.0, 0.65), (1.0, 0.65), (0.0, 0.2), (1.0, 0.2), (0.0, 0.5))
 """What a variant's colour is mixed with, black or white, and how much of it."""
 DASHES = (MIXED, DASHED, DOTTED)
-
-
 COLOURS_KEPT = 96
 
 
@@ -169,7 +166,7 @@ def save(figure: Figure, directory: Path, name: str, width: int | None = None) -
 @styled
 def error_by_horizon(errors: dict[str, list[float]], title: str = "") -> Figure:
     """Normalised error against steps ahead, the model (first) beside the obvious alternatives."""
-    figure, ((axes,),) = _subplots(size=(6.5, 4.0))
+    figure, ((axes,),) = subplots(size=(6.5, 4.0))
     for i, (name, values) in enumerate(errors.items()):
         steps = np.arange(1, len(values) + 1)
         width = 2.6 if i == 0 else 1.6
@@ -220,7 +217,7 @@ def learning_curves(
 @styled
 def at_a_glance(tasks: Mapping[str, Mapping[str, Sequence[Result]]], methods: Mapping[str, str]) -> Figure:
     """Mean return over environment steps: all tasks in a row, a line a name, drawn as the method that is given for it."""
-    figure, grid = _subplots(1, len(tasks), size=(max(5.2, 2.6 * len(tasks)), 2.9))
+    figure, grid = subplots(1, len(tasks), size=(max(5.2, 2.6 * len(tasks)), 2.9))
     handles = {}
     for axes, (task, lines) in zip(grid[0], tasks.items(), strict=True):
         for name, method in methods.items():
@@ -455,7 +452,7 @@ def _panels(names: Sequence[str], title: str, note: str, height: float = 3.4) ->
     columns = min(n, _columns(n))
     rows = -(-n // columns)
     size = (6.5, max(4.0, height)) if n == 1 else (4.6 * columns, height * rows)
-    figure, grid = _subplots(rows, columns, size=size)
+    figure, grid = subplots(rows, columns, size=size)
     panels = list(grid.flat)
     for axes in panels[n:]:
         axes.set_visible(False)
@@ -597,7 +594,7 @@ def _draw_fan(found: Fan, names: list[str], title: str) -> Figure:
     truth, predicted, bands, first, length = found
     horizon = predicted.shape[1]
     dims = sorted(np.argsort(-truth[first : first + length].std(axis=0), kind="stable")[:4].tolist())
-    figure, grid = _subplots(len(dims), size=(8.0, 1.0 + 1.7 * len(dims)), sharex=True)
+    figure, grid = subplots(len(dims), size=(8.0, 1.0 + 1.7 * len(dims)), sharex=True)
     times = np.arange(first, min(first + length, len(truth)))
     for axes, dim in zip(grid[:, 0], dims, strict=True):
         axes.plot(times, truth[times, dim], color="black", lw=1.4, label="what happened")
@@ -635,7 +632,7 @@ def coordinate_meaning(
     effects = np.asarray(effects) * states.std(axis=0)  # [steps ahead, observation, coordinate]
     strongest = np.argsort(-np.square(effects).sum(axis=(0, 1)), kind="stable")[:6]
     rows = 1 if len(strongest) <= 3 else 2
-    figure, grid = _subplots(rows, 3, size=(9.0, 0.6 + 2.3 * rows))
+    figure, grid = subplots(rows, 3, size=(9.0, 0.6 + 2.3 * rows))
     for axes, i in zip(grid.flat, np.sort(strongest), strict=False):
         for dim in range(min(effects.shape[1], len(CYCLE))):
             axes.plot(
@@ -664,7 +661,7 @@ def _symbol_forecasts(probabilities: Float[np.ndarray, "n symbol"], symbols: np.
     """The probability of every symbol before it is seen, and the symbol that came."""
     length = min(len(probabilities), 60)
     probabilities = probabilities[:length]
-    figure, ((axes,),) = _subplots(size=(8.0, 1.5 + 0.25 * probabilities.shape[1]))
+    figure, ((axes,),) = subplots(size=(8.0, 1.5 + 0.25 * probabilities.shape[1]))
     image = axes.imshow(probabilities.T, aspect="auto", origin="lower", cmap="Blues", vmin=0, vmax=1)
     axes.plot(symbols[1 : length + 1], "o", color=CYCLE[1], ms=4, label="what happened")
     axes.set_xlabel("step")

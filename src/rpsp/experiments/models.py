@@ -14,18 +14,21 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from rpsp.data.batches import Batch, pack
+from rpsp.data.episodes import Episode, as_episodes, as_table, split
+from rpsp.data.scaling import OneHot, Scaling, fit_scaling, symbols
+from rpsp.data.windows import longest_episode
 from rpsp.errors import FileFormatError, UsageError
-from rpsp.evaluation import compiled_forecast, forecasts, normalised_errors, r_squared
 from rpsp.experiments.checkpoints import check_fit, encoded_size, read_tree, write_tree
 from rpsp.experiments.compilation import compilation_cached
-from rpsp.features import OneHot, Scaling, fit_scaling, symbols
-from rpsp.filters import GRU, AbstractFilter, compiled_unroll
-from rpsp.inference import InferenceFilter, InferenceSettings, fit_inference, refit_inference
-from rpsp.refinement import RefinementSettings, refine
-from rpsp.rivals import fit_autoregression, mean_prediction, persistence
-from rpsp.trajectories import Batch, Episode, as_episodes, as_table, pack, split
-from rpsp.two_stage import TabularSettings, TwoStageSettings, fit_tabular, fit_two_stage
-from rpsp.windows import longest_episode
+from rpsp.filters.base import AbstractFilter, compiled_unroll
+from rpsp.filters.evaluation import compiled_forecast, forecasts, normalised_errors, r_squared
+from rpsp.filters.inference import InferenceFilter, InferenceSettings, fit_inference, refit_inference
+from rpsp.filters.memory import GRU
+from rpsp.filters.refinement import RefinementSettings, refine
+from rpsp.filters.rivals import fit_autoregression, mean_prediction, persistence
+from rpsp.filters.tabular import TabularSettings, fit_tabular
+from rpsp.filters.two_stage import TwoStageSettings, fit_two_stage
 
 
 @dataclasses.dataclass(frozen=True)

@@ -242,7 +242,7 @@ class Plan:
 
 def plan(name: str, seeds: int, scale: float = 1.0, select: bool = False, device: str = "auto") -> Plan:
     """The runs of an experiment. At scale 0.1 a tenth of the paper's iterations are done; more can be done later."""
-    from rpsp.environments import TASKS
+    from rpsp.envs.tasks import TASKS
 
     if seeds < 1:
         raise UsageError(f"seeds: {seeds} is not a whole number ≥ 1.")
@@ -384,7 +384,7 @@ def far_enough(results: Sequence[Result], scale: float = 1.0) -> list[Result]:
 
     One that has only begun would cut every other to its own length.
     """
-    from rpsp.environments import TASKS
+    from rpsp.envs.tasks import TASKS
 
     def enough(result: Result) -> bool:
         if result.finished or (task := TASKS.get(result.settings["env"])) is None:

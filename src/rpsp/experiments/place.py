@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.config import TrainConfig
+from rpsp.experiments.files import Say, read_json, write_json
 from rpsp.experiments.results import seconds_of
-from rpsp.experiments.runner import Say, read_json, write_json
 
 if TYPE_CHECKING:  # heavy, and help and reports need none of it
-    from rpsp.training import Recipe, Record, Training, TrainingSettings
+    from rpsp.training.loop import Recipe, Record, Training, TrainingSettings
 
 LARGE = 10_000_000
 """Bytes. A checkpoint that has more is not written after every iteration."""

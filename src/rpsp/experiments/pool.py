@@ -20,7 +20,7 @@ from typing import IO, NamedTuple
 
 from rpsp.errors import FileFormatError, RpspError
 from rpsp.experiments.config import TrainConfig, plugin_flag
-from rpsp.experiments.runner import read_json, record_settings
+from rpsp.experiments.files import read_json, record_settings
 
 FAILURE = "failure.txt"
 """In a run directory: why the run failed when it was last tried, in one sentence."""
@@ -118,7 +118,7 @@ def begin(job: Job) -> None:
 
 def settle(job: Job, code: int, said: str) -> Failure | None:
     """Keep why a process failed beside the run, unless it has done so itself. Of several runs some may be done."""
-    from rpsp.experiments.checkpoints import write_bytes
+    from rpsp.data.files import write_bytes
 
     own = job.directory / FAILURE
     if code == 0 or (not own.exists() and done(job)):

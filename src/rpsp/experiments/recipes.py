@@ -10,19 +10,23 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from rpsp.algorithms.alternating import in_sequence
+from rpsp.algorithms.base import UpdateRule, everything, filter_only, policy_only
+from rpsp.algorithms.ppo import ppo
+from rpsp.algorithms.sac import sac
+from rpsp.algorithms.trpo import trpo
+from rpsp.algorithms.vrpg import vrpg
+from rpsp.data.batches import Batch
 from rpsp.errors import UsageError
 from rpsp.experiments.methods import Method, MethodSettings
-from rpsp.filters import GRU, AbstractFilter, Concatenated, observation_window, random_like
-from rpsp.inference import InferenceSettings, fit_inference
-from rpsp.ppo import ppo
-from rpsp.refinement import RefinementSettings, refine
-from rpsp.refits import Refit, keep_coordinates, new_coordinates
-from rpsp.sac import sac
-from rpsp.training import Recipe, TrainingSettings
-from rpsp.trajectories import Batch
-from rpsp.trpo import trpo
-from rpsp.two_stage import TabularSettings, TwoStageSettings, fit_tabular, fit_two_stage
-from rpsp.updates import UpdateRule, everything, filter_only, in_sequence, policy_only, vrpg
+from rpsp.filters.base import AbstractFilter, Concatenated, random_like
+from rpsp.filters.inference import InferenceSettings, fit_inference
+from rpsp.filters.memory import GRU, observation_window
+from rpsp.filters.refinement import RefinementSettings, refine
+from rpsp.filters.tabular import TabularSettings, fit_tabular
+from rpsp.filters.two_stage import TwoStageSettings, fit_two_stage
+from rpsp.training.loop import Recipe, TrainingSettings
+from rpsp.training.refits import Refit, keep_coordinates, new_coordinates
 
 Initialise = Callable[[Batch, Batch, np.random.Generator, PRNGKeyArray], AbstractFilter]
 

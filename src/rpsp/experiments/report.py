@@ -18,12 +18,14 @@ from urllib.parse import quote
 
 import numpy as np
 
+from rpsp.data.files import read_bytes, write_bytes
+from rpsp.data.scaling import OneHot
 from rpsp.errors import FileFormatError, RpspError, UsageError
 from rpsp.experiments.agents import load
-from rpsp.experiments.checkpoints import read_bytes, write_bytes
 from rpsp.experiments.comparison import Comparison, comparable, compare, interval_text, mean_curve, row_texts
 from rpsp.experiments.config import TrainConfig
 from rpsp.experiments.figures import COLOURS, CYCLE, Fan, Style, agent_fan, grouped, iterations, refits, style, styles
+from rpsp.experiments.files import Say, read_json
 from rpsp.experiments.place import summary
 from rpsp.experiments.pool import held
 from rpsp.experiments.report_page import (
@@ -40,12 +42,11 @@ from rpsp.experiments.report_page import (
     toggle,
     up,
 )
+from rpsp.experiments.resolve import read_config
 from rpsp.experiments.results import Result, read_results, word
 from rpsp.experiments.run_directory import RunDirectory
-from rpsp.experiments.runner import Say, read_json
-from rpsp.experiments.runs import clock, mean_with_error, number, read_config
-from rpsp.features import OneHot
-from rpsp.training import Record
+from rpsp.experiments.words import clock, mean_with_error, number
+from rpsp.training.loop import Record
 
 DETAILED = 4  # runs of which forecasts and videos are shown; of more none are, for each takes seconds
 SHOWN_SINGLES = 12  # runs of a task that are drawn behind their means at once
@@ -449,8 +450,6 @@ EXPECTS = (
     "From each dot on the belief sees nothing more and says, given the actions, what the next readings will be (coloured). "
     "The thin line is what happened; the bands hold 50 % and 90 % of the errors in five episodes."
 )
-
-
 LATER = "This is shown once the runs have ended, and by <code>rpsp report</code> without <code>--watch</code>."
 
 

@@ -113,7 +113,7 @@ def flat_settings(content: Mapping[str, Any]) -> dict[str, Any]:
 def task_label(settings: Mapping[str, Any], also: Iterable[str] = ()) -> str:
     """The environment and how it is sensed, where not plainly, as in "Hopper-v5, obs_noise=0.1"; and what `also` names."""
     if settings.get("observe") in ("all", "positions"):
-        from rpsp.environments import TASKS
+        from rpsp.envs.tasks import TASKS
 
         if settings["observe"] == (
             "positions" if settings["env"] in TASKS else "all"
@@ -247,8 +247,8 @@ def read_results(paths: Iterable[str | Path]) -> tuple[list[Result], list[str]]:
 
 def read_result(source: Path) -> Result:
     """What one run directory or one result file holds; its labels tell no more than its own settings."""
-    from rpsp.experiments.checkpoints import read_bytes
-    from rpsp.experiments.runner import read_json
+    from rpsp.data.files import read_bytes
+    from rpsp.experiments.files import read_json
 
     try:
         if source.is_file():
@@ -380,7 +380,7 @@ def _pair(result: Result) -> dict[str, str]:
 
 def write_result(result: Result, directory: str | Path) -> Path:
     """Keep a result as one small file, its curves rounded: returns to 5 significant digits, errors to 3."""
-    from rpsp.experiments.checkpoints import write_bytes
+    from rpsp.data.files import write_bytes
 
     path = Path(directory) / f"{slug(result.task)}__{slug(result.method)}__s{result.seed}{SUFFIX}"
     content = {
@@ -421,7 +421,7 @@ def long_table(results: Sequence[Result]) -> dict[str, list[Any]]:
 
 def write_csv(table: Mapping[str, Sequence[Any]], path: str | Path) -> None:
     """The columns of a table as CSV; a number that is not known is left empty."""
-    from rpsp.experiments.checkpoints import write_bytes
+    from rpsp.data.files import write_bytes
 
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -433,7 +433,7 @@ def write_csv(table: Mapping[str, Sequence[Any]], path: str | Path) -> None:
 
 def write_parquet(table: Mapping[str, Sequence[Any]], path: str | Path) -> None:
     """The columns of a table as Parquet (extra `parquet`)."""
-    from rpsp.experiments.checkpoints import write_bytes
+    from rpsp.data.files import write_bytes
 
     try:
         import pyarrow  # pyright: ignore[reportMissingImports]

@@ -34,7 +34,7 @@ from rpsp.experiments.paper import (
     task_labels,
 )
 from rpsp.experiments.results import Result
-from rpsp.experiments.runs import clock, mean_with_error, number
+from rpsp.experiments.words import clock, mean_with_error, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,7 +70,7 @@ class Document(NamedTuple):
 
 def write(results: Sequence[Result], page: Path, readme: Path | None = None, scale: float = 1.0) -> list[Path]:
     """Write the page, its figures beside it and a README's part; returns the paths. Figures it no longer has are removed."""
-    from rpsp.experiments.checkpoints import write_bytes
+    from rpsp.data.files import write_bytes
     from rpsp.experiments.figures import save
 
     found = document(results, scale)

@@ -26,22 +26,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rpsp.algorithms.base import UpdateRule
+from rpsp.algorithms.policies import Agent
+from rpsp.data.batches import Batch
+from rpsp.data.files import PART, read_bytes, write_bytes, write_through
+from rpsp.data.scaling import OneHot, Scaling
 from rpsp.errors import FileFormatError, StorageError, UsageError, refuse_windows
-from rpsp.experiments.checkpoints import (
-    FORMAT,
-    PART,
-    check_fit,
-    parse_tree,
-    read_bytes,
-    tree_bytes,
-    write_bytes,
-    write_through,
-)
-from rpsp.features import OneHot, Scaling
-from rpsp.policies import Agent
-from rpsp.training import Record, Training
-from rpsp.trajectories import Batch
-from rpsp.updates import UpdateRule
+from rpsp.experiments.checkpoints import FORMAT, check_fit, parse_tree, tree_bytes
+from rpsp.training.loop import Record, Training
 
 refuse_windows()
 

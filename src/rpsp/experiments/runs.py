@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import shlex
-import sys
 import time
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,175 +14,18 @@ from typing import Any
 
 from rpsp.errors import PENDING, EnvironmentFailure, FileFormatError, RpspError, UsageError
 from rpsp.experiments.compilation import compilation_cached
-from rpsp.experiments.config import (
-    TrainConfig,
-    check_values,
-    configured,
-    field_names,
-    find_method,
-    import_plugin,
-    named_modules,
-    plugin_flag,
-    usual_samples,
-)
+from rpsp.experiments.config import TrainConfig, configured, field_names, find_method, import_plugin, plugin_flag
+from rpsp.experiments.files import Say, free_directory, read_json, record_settings, write_json
 from rpsp.experiments.methods import MethodSettings
-from rpsp.experiments.place import Place, summary_writer
+from rpsp.experiments.place import Place
 from rpsp.experiments.pool import FAILURE, TOGETHER, Failure, Job, cores, run_here
-from rpsp.experiments.runner import Say, free_directory, read_json, record_settings, write_json
+from rpsp.experiments.resolve import FACTORY, _device, check, environment_maker, read_config, resolve
+from rpsp.experiments.words import clock
 
 Record = dict[str, float | int]
 """What an iteration has to say, as in `training`."""
 Show = Callable[[Record, "Pace"], None]
 """What is called with every record."""
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Configurations and environments
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def read_config(directory: Path, known: Collection[str] = ()) -> TrainConfig:
-    """The configuration of a run directory, as it was resolved.
-
-    Nothing is imported because a file says so: modules that it names must have been imported before, or be `known`.
-    """
-    if not (directory / "config.json").exists():
-        what = "holds no config.json" if directory.is_dir() else "is no directory"
-        raise FileFormatError(f"{directory}: {what}; give a run directory of `rpsp train`.")
-    content = read_json(directory / "config.json")
-    try:
-        given = content | content["sensors"] | content["settings"]
-        del given["sensors"], given["settings"]
-        modules = named_modules(given["plugin"], given["method"], given["env"])
-        if unknown := [name for name in modules if name not in sys.modules and name not in known]:
-            raise UnknownModules(directory, unknown, modules)
-        import_plugin(given["plugin"])
-        config = configured(given)
-        missing = [name for name in AMOUNTS if getattr(config, name) is None]
-        if missing or not _exploration(config):
-            raise UsageError(f"{[*missing, *EXPLORATION][0]}: is missing")
-        return config
-    except UnknownModules:
-        raise
-    except (UsageError, KeyError, TypeError, AttributeError) as error:
-        raise FileFormatError(
-            f"{directory / 'config.json'}: is not the configuration of an `rpsp train` run ({error})."
-        ) from error
-
-
-class UnknownModules(UsageError):
-    """A run directory names modules that nobody has imported: whether they may run is for the user to say."""
-
-    def __init__(self, directory: Path, unknown: Sequence[str], all_of_them: Sequence[str]):
-        super().__init__(
-            f"plugin: {directory / 'config.json'} names {','.join(unknown)!r}, and no module is imported because a file "
-            f"says so; if you know it, give --plugin {shlex.quote(','.join(all_of_them))} (in Python, import it first)."
-        )
-
-
-def environment_maker(config: TrainConfig, factory: Any = None) -> Callable[..., Any] | None:
-    """`make_envs(num_envs)`: environments as this configuration describes them; None where only a factory could."""
-    source = config.env if factory is None else factory
-    if source is None or source == FACTORY:
-        return None
-
-    def make_envs(num_envs: int, **given: Any) -> Any:
-        from gymnasium.vector import AutoresetMode
-
-        from rpsp.environments import make
-
-        return make(
-            source,
-            num_envs=num_envs,
-            autoreset_mode=AutoresetMode.DISABLED,
-            max_episode_steps=config.max_episode_steps,
-            threads=config.threads,
-            step_timeout=config.step_timeout,
-            **dataclasses.asdict(config.sensors),
-            **given,
-        )
-
-    return make_envs
-
-
-FACTORY = "a factory"
-"""What stands for the environment's name where a function made it."""
-
-
-MOST: dict[str, int] = {"num_envs": 10_000, "threads": 10_000, "seeds": 10_000}
-MOST_STEPS, MOST_UNITS = 10**12, 10_000
-"""Beyond these a number is a slip of the hand: the machine would fill its memory before anything is said."""
-AMOUNTS = "iterations", "samples", "max_episode_steps", "num_envs"
-EXPLORATION = "exploration_episodes", "exploration_samples"
-"""What may be left open in a configuration; of the exploration there is one of the two."""
-
-
-def _exploration(config: TrainConfig) -> dict[str, int]:
-    """How much of it was asked for."""
-    return {name: value for name in EXPLORATION if (value := getattr(config, name)) is not None}
-
-
-def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
-    """Every amount that was left open, filled in: the paper's in its tasks, else what suits episodes of this length."""
-    from rpsp.environments import TASKS
-    from rpsp.training import max_episode_steps
-
-    for name in ("seed", "seeds", "threads", *AMOUNTS, *EXPLORATION):
-        least, value = (0 if name in ("seed", "iterations") else 1), getattr(config, name)
-        if value is not None and value < least:
-            raise UsageError(f"{name}: {value} is not a whole number ≥ {least}.")
-        if value is not None and value > MOST.get(name, MOST_STEPS):
-            raise UsageError(f"{name}: {value} is more than {MOST.get(name, MOST_STEPS)}; no machine can do that.")
-    envs = make_envs(1)
-    try:
-        limit = max_episode_steps(envs)
-    finally:
-        envs.close()
-    if limit is None:
-        raise UsageError(
-            f"max_episode_steps: {config.env} has no time limit of its own; give one, for example --max-episode-steps 1000 "
-            "(in Python, max_episode_steps=1000)."
-        )
-    for name in ("obs_latency", "act_latency"):
-        if (late := getattr(config.sensors, name)) >= limit:
-            raise UsageError(f"{name}: {late} steps are a whole episode's {limit} or more; nothing would ever arrive.")
-
-    def steps(usual: int) -> int:
-        """So many, though at most 100 episodes' worth and at least 10."""
-        return max(10 * limit, min(100 * limit, usual))
-
-    task, method = TASKS.get(config.env or ""), find_method(config.method)
-    samples = config.samples or usual_samples(config.env, method, limit)
-    iterations = task.iterations if task else 100
-    if config.samples is None:  # as many steps in all
-        iterations = round(iterations * usual_samples(config.env, limit=limit) / samples)
-    explored = {"exploration_episodes": task.exploration_episodes} if task else {"exploration_samples": steps(20_000)}
-    if method.update == "off_policy":  # which learns from the exploration too, and between episodes
-        iterations, explored = 300, {"exploration_samples": steps(10_000)}
-    explored = _exploration(config) or explored
-    if len(explored) == 2:
-        raise UsageError(
-            f"exploration_samples: {config.exploration_samples} steps and {config.exploration_episodes} episodes "
-            "(exploration_episodes) are given; say one of them."
-        )
-    if samples < limit:
-        raise UsageError(
-            f"samples: {samples} is less than one episode, which may last {limit} steps; choose at least {limit}, or "
-            "shorter episodes (max_episode_steps)."
-        )
-    return dataclasses.replace(
-        config,
-        max_episode_steps=limit,
-        samples=samples,
-        num_envs=config.num_envs or min(100, max(1, samples // limit)),
-        **explored,
-        iterations=iterations if config.iterations is None else config.iterations,
-    )
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Running
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -437,7 +279,7 @@ def _departing(config: TrainConfig, directory: Path, new: bool = False) -> Itera
 def ingredients(config: TrainConfig) -> tuple[Any, Any]:
     """The recipe and the amounts of Algorithm 1, of a resolved configuration."""
     from rpsp.experiments.recipes import recipe
-    from rpsp.training import TrainingSettings
+    from rpsp.training.loop import TrainingSettings
 
     assert config.samples  # resolved
     cooked, min_length = recipe(find_method(config.method), config.settings)
@@ -462,7 +304,7 @@ def _run(
     """
     import jax
 
-    from rpsp.experiments.checkpoints import write_bytes
+    from rpsp.data.files import write_bytes
 
     # Acting is a thousand tiny calls an iteration: handing each to another thread costs more than the call. (Of no effect
     # where a user's program has begun to compute already.)
@@ -546,7 +388,7 @@ def _persevering(
     If it does come again, episodes in which an environment raises are dropped and counted from then on, as those with
     readings that are not finite are. A run ends if more than `FAILED_SHARE` of a batch fail, or environments hang again.
     """
-    from rpsp.together import train_together
+    from rpsp.training.together import train_together
 
     tries, drop, left = 0, False, {place: place.take() for place in places}
     while left:
@@ -629,11 +471,6 @@ def evaluate(
     return results
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Words and odds and ends
-# ---------------------------------------------------------------------------------------------------------------------
-
-
 def line(record: Record, pace: Pace) -> str:
     """One iteration in one line."""
     if "iteration" not in record:
@@ -652,50 +489,6 @@ def line(record: Record, pace: Pace) -> str:
     )
 
 
-def clock(seconds: float) -> str:
-    """1:02:03 or 2:03."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
-
-
-def number(value: Any) -> str:
-    """About three digits, thousands with commas; a dash for what is no finite number."""
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        return "–"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 10 or value == 0 else f"{value:.3g}"
-
-
-def mean_with_error(mean: Any, error: Any) -> str:
-    """Format a mean and its error, rounded to the same digit.
-
-    The error has two significant digits, and the mean ends at the same digit: `1,620 ± 200`, `46.5 ± 1.8`. A mean has at
-    most two decimals if it is 100 or more, and otherwise at most five significant digits: `200.00 ± 0.04`.
-
-    Args:
-        mean: a number.
-        error: a standard error or standard deviation. NaN for a single run, where the mean is given alone.
-
-    Returns:
-        The text, or a dash if the mean is not a finite number.
-    """
-    if "–" in (number(mean), number(error)):
-        return number(mean)
-    if error <= 0:
-        return f"{number(mean)} ± 0"
-    place = _leading_place(float(f"{error:.1e}"))  # of the rounded error: 9.96 is 10
-    decimals = min(1 - place, max(2, 4 - _leading_place(max(abs(mean), error))))
-    shown = max(0, decimals)
-    return " ± ".join(f"{round(value, decimals) + 0.0:,.{shown}f}" for value in (mean, error))  # + 0.0 turns -0 into 0
-
-
-def _leading_place(value: float) -> int:
-    """The power of ten of the first digit."""
-    return math.floor(math.log10(value))
-
-
 def _initialised(record: Record) -> str:
     return (
         f"explored {record['exploration_samples']:,.0f} steps at random ({record['exploration_seconds']:.1f} s); belief of "
@@ -711,38 +504,3 @@ def closing_words(directory: Path) -> str:
     if not results["iterations"]:
         return "no iteration was asked for"
     return f"final return {results['final_return']:.1f}, best {results['best_return']:.1f}"
-
-
-def check(config: TrainConfig) -> None:
-    """What can be said before anything is computed."""
-    from rpsp.experiments.recipes import recipe
-
-    check_values(config)
-    recipe(find_method(config.method), config.settings)  # update rules check their own settings
-    sizes = "hidden", "past", "future", "dimension", "window", "units", "plus_obs"
-    counts = "refit_batches", "refit_samples", "passes", "minibatch"
-    for name, least in {**dict.fromkeys((*sizes, *counts), 1), "epochs": 0, "plus_obs": 0, "refit_above": 0}.items():
-        value = getattr(config.settings, name)
-        values = value if isinstance(value, tuple) else (least if value is None else value,)
-        if min(values, default=least) < least:
-            raise UsageError(f"{name}: {value} must be at least {least}.")
-        if name in sizes and max(values, default=least) > MOST_UNITS:
-            raise UsageError(f"{name}: {value} is more than {MOST_UNITS}; nothing of that size can be fitted.")
-    if not 0 <= config.settings.discount <= 1:
-        raise UsageError(f"discount: {config.settings.discount} does not lie between 0 and 1; 0.99 is usual.")
-    if config.tensorboard:
-        summary_writer()
-
-
-def _device(config: TrainConfig) -> Any:
-    """Where updates are computed."""
-    import jax
-
-    cpu = jax.devices("cpu")[0]
-    if config.device == "cpu" or (config.device == "auto" and jax.default_backend() == "cpu"):
-        return cpu
-    if jax.default_backend() == "cpu":
-        raise UsageError("device: there is no GPU that jax can use; install rpsp[gpu], or choose --device cpu.")
-    # Measured on an H200 (docs/benchmarks.md): these two are no faster there, the others three to six times.
-    slower = find_method(config.method).update in ("policy_alone", "through_time")
-    return cpu if config.device == "auto" and slower else jax.devices()[0]

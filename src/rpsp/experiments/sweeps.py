@@ -35,10 +35,10 @@ from rpsp.experiments.config import (
     read_toml,
     setting_names,
 )
+from rpsp.experiments.files import read_json
 from rpsp.experiments.methods import METHODS
 from rpsp.experiments.pool import Beat, Failure, Job, cores, done, run_here
 from rpsp.experiments.results import flat_settings, method_label, seconds_of, slug, task_label
-from rpsp.experiments.runner import read_json
 
 ELSEWHERE = {
     **dict.fromkeys(("env", "envs", "environments", "task"), "tasks names them"),
@@ -208,7 +208,7 @@ class Speed(NamedTuple):
 
 def prepare(sweep: Sweep, out: Path) -> list[Job]:
     """Every run as a job, its settings checked and resolved; one that is there already with others is refused."""
-    from rpsp.experiments.runs import check, environment_maker, resolve
+    from rpsp.experiments.resolve import check, environment_maker, resolve
 
     @cache
     def resolved(config: TrainConfig) -> TrainConfig:
@@ -236,8 +236,8 @@ FREE = {
 
 
 def _refuse_another(directory: Path, config: TrainConfig) -> None:
+    from rpsp.experiments.resolve import read_config
     from rpsp.experiments.run_directory import RunDirectory
-    from rpsp.experiments.runs import read_config
 
     if not (directory / "config.json").exists():
         return

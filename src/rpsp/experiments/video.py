@@ -25,16 +25,17 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont
 from PIL import Image, ImageDraw, ImageFont
 
-from rpsp.environments import sensors
+from rpsp.algorithms.policies import Agent
+from rpsp.data.arrays import Numbers
+from rpsp.data.scaling import OneHot
+from rpsp.envs.vector import sensors
 from rpsp.errors import EnvironmentFailure, StorageError, UsageError
 from rpsp.experiments.agents import EVALUATING, TrainedAgent, load
 from rpsp.experiments.compilation import compilation_cached
 from rpsp.experiments.figures import CYCLE
-from rpsp.experiments.runner import Say
-from rpsp.features import OneHot
-from rpsp.policies import Agent
-from rpsp.rollouts import ACTING, ActionRange
-from rpsp.trajectories import Numbers
+from rpsp.experiments.files import Say
+from rpsp.training.actions import ActionRange
+from rpsp.training.rollouts import ACTING
 
 Picture = UInt8[np.ndarray, "_ _ 3"]
 
@@ -58,7 +59,7 @@ def watch(
     say: Say = lambda line: None,
 ) -> dict[str, Any]:
     """`rpsp watch`: the first episode of `rpsp eval` with the same seed, under DIR/video/."""
-    from rpsp.experiments.runs import read_config
+    from rpsp.experiments.resolve import read_config
 
     if steps < 1:
         raise UsageError(f"steps: {steps} is not a whole number ≥ 1.")

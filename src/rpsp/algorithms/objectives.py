@@ -1,0 +1,143 @@
+"""Rewards-to-go, the linear baseline, losses and divergences. No optimiser state.
+
+Batches are packed (see `Batch`): sums run over steps inside the mask, and nothing leaks from one episode of a row into
+another.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from rpsp.algorithms.policies import AbstractDistribution, AbstractPolicy
+from rpsp.data.arrays import Scalar
+from rpsp.data.batches import Batch, Steps, masked_mean
+
+
+def rewards_to_go(batch: Batch, discount: Scalar) -> Steps:
+    """R_t = Σ_{j=t}^T γ^{j−t} r_j, summed to the end of the episode whether it terminated or ran out of time."""
+    rewards = jnp.where(jnp.asarray(batch.mask), jnp.asarray(batch.rewards), 0.0)
+
+    def back(later: Array, at: tuple[Array, Array]) -> tuple[Array, Array]:
+        reward, end = at
+        here = reward + discount * jnp.where(end, 0.0, later)
+        return here, here
+
+    by_time = (rewards.T, jnp.asarray(batch.ends).T)
+    return jax.lax.scan(back, jnp.zeros(rewards.shape[0]), by_time, reverse=True)[1].T
+
+
+def fit_baseline(
+    states: Float[Array, "row time q"], returns: Steps, mask: Bool[Array, "row time"], ridge: float = 1e-5
+) -> Float[Array, " q_1"]:
+    """w_b = argmin_w mean_t (wᵀ[q_t, 1] − R_t)² + ridge ‖w̃‖², w̃ being the weights of z-scored states.
+
+    z-scored, and the ridge on means, so that the normal equations are safe in float32 whatever a state's units are.
+    """
+    weight = mask / jnp.maximum(jnp.sum(mask), 1)
+    q = jnp.where(mask[..., None], states, 0.0)
+    R = jnp.where(mask, returns, 0.0)
+    mean, mean_R = jnp.tensordot(weight, q, 2), jnp.sum(weight * R)
+    z = q - mean
+    scale = jnp.sqrt(jnp.tensordot(weight, z**2, 2))
+    scale = jnp.where(scale > 1e-6, scale, 1.0)  # a coordinate that never moves explains nothing
+    z = z / scale
+    A = jnp.einsum("rt,rti,rtj->ij", weight, z, z) + ridge * jnp.eye(z.shape[-1])
+    b = jnp.einsum("rt,rti->i", weight * (R - mean_R), z)
+    w = jnp.linalg.solve(A, b) / scale
+    return jnp.append(w, mean_R - mean @ w)
+
+
+def linear_baseline(weights: Float[Array, " q_1"], states: Float[Array, "row time q"]) -> Steps:
+    """b_t = w_bᵀ [q_t, 1]."""
+    return states @ weights[:-1] + weights[-1]
+
+
+def advantages(returns: Steps, baseline: Steps, mask: Bool[Array, "row time"], *, normalise: bool = True) -> Steps:
+    """A_t = R_t − b_t, if `normalise` brought to zero mean and unit variance over the batch; 0 outside the mask."""
+    A = returns - baseline
+    if normalise:
+        mean = masked_mean(A, mask)
+        A = (A - mean) / jnp.sqrt(masked_mean((A - mean) ** 2, mask) + 1e-8)
+    return jnp.where(mask, A, 0.0)
+
+
+def explained_variance(returns: Steps, baseline: Steps, mask: Bool[Array, "row time"]) -> Float[Array, ""]:
+    """1 − Var(R − b) / Var(R): 1 for a perfect baseline, 0 for one no better than a constant."""
+
+    def variance(x: Array) -> Array:
+        return masked_mean((x - masked_mean(x, mask)) ** 2, mask)
+
+    return 1 - variance(returns - baseline) / jnp.maximum(variance(returns), 1e-12)
+
+
+def distributions(policy: AbstractPolicy, states: Float[Array, "row time q"]) -> AbstractDistribution:
+    """π(· | q_t) at every step, as one distribution whose arrays have leading axes [row, time]."""
+    return jax.vmap(jax.vmap(policy))(states)
+
+
+def log_probs(dists: AbstractDistribution, actions: Float[Array, "row time act"]) -> Steps:
+    """log π(a_t | q_t) at every step."""
+    return jax.vmap(jax.vmap(lambda dist, action: dist.log_prob(action)))(dists, actions)
+
+
+def policy_loss(dists: AbstractDistribution, batch: Batch, advantages: Steps) -> Float[Array, ""]:
+    """ℓ₁ = −(1/M) Σ_{i=1}^M Σ_t log π(a_t | q_t) (R_t − b_t), over the M episodes of a batch."""
+    scores = log_probs(dists, jnp.asarray(batch.actions)) * jax.lax.stop_gradient(advantages)
+    return -masked_mean(scores, jnp.asarray(batch.mask), per=jnp.asarray(batch.ends))
+
+
+def surrogate(
+    dists: AbstractDistribution, old: AbstractDistribution, batch: Batch, advantages: Steps
+) -> Float[Array, ""]:
+    """L(θ) = mean_t [π_θ(a_t | q_t) / π_old(a_t | q_t) · A_t]: TRPO's objective, per sample."""
+    actions, mask = jnp.asarray(batch.actions), jnp.asarray(batch.mask)
+    log_ratio = jnp.where(mask, log_probs(dists, actions) - log_probs(old, actions), 0.0)
+    return masked_mean(jnp.exp(log_ratio) * advantages, mask)
+
+
+def mean_kl(old: AbstractDistribution, new: AbstractDistribution, mask: Bool[Array, "row time"]) -> Float[Array, ""]:
+    """mean_t KL(π_old(· | q_t) ‖ π_new(· | q_t)), per sample."""
+    return masked_mean(jax.vmap(jax.vmap(lambda p, q: p.kl(q)))(old, new), mask)
+
+
+def mean_entropy(dists: AbstractDistribution, mask: Bool[Array, "row time"]) -> Float[Array, ""]:
+    """mean_t H(π(· | q_t))."""
+    return masked_mean(jax.vmap(jax.vmap(lambda dist: dist.entropy()))(dists), mask)
+
+
+def gae(batch: Batch, values: Steps, after: Steps, discount: Scalar, decay: Scalar) -> Steps:
+    """Generalised advantages (Schulman et al. 2016), 0 outside the mask; with the values they make the λ-returns A + V.
+
+    δ_t = r_t + γ V(q_{t+1}) − V(q_t) and A_t = δ_t + γλ A_{t+1}, where nothing follows the last step of an episode:
+    A_{T+1} = 0, and V(q_{T+1}) is 0 if it terminated, `after` if it ran out of time. `values` are V(q_t); `after` is
+    looked at nowhere else. With λ (`decay`) = 1 and after = 0, A_t = R_t − V(q_t).
+    """
+    mask = jnp.asarray(batch.mask)
+    rewards, values = (jnp.where(mask, jnp.asarray(x), 0.0) for x in (batch.rewards, values))
+    # A step that ended its episode is followed by this value, never by that of its neighbour in the row.
+    after = jnp.where(jnp.asarray(batch.truncated), after, 0.0)
+
+    def back(later: tuple[Array, Array], at: tuple[Array, ...]) -> tuple[tuple[Array, Array], Array]:
+        A, V_next = later
+        r, V, V_after, end = at
+        delta = r + discount * jnp.where(end, V_after, V_next) - V
+        A = delta + discount * decay * jnp.where(end, 0.0, A)
+        return (A, V), A
+
+    by_time = tuple(x.T for x in (rewards, values, after, jnp.asarray(batch.ends)))
+    nothing = jnp.zeros(rewards.shape[0], values.dtype)
+    A = jax.lax.scan(back, (nothing, nothing), by_time, reverse=True)[1].T
+    return jnp.where(mask, A, 0.0)
+
+
+def clipped_surrogate(
+    log_ratio: Float[Array, " step"], advantages: Float[Array, " step"], clip: Scalar
+) -> Float[Array, ""]:
+    """mean_t min(ρ_t A_t, clip(ρ_t, 1 − ε, 1 + ε) A_t) with ρ_t = π_θ(a_t | q_t) / π_old(a_t | q_t): PPO's objective.
+
+    Its gradient is 0 at a step whose ratio has already left 1 ± ε to the side that its advantage calls for.
+    """
+    ratio = jnp.exp(log_ratio)
+    return jnp.mean(jnp.minimum(ratio * advantages, jnp.clip(ratio, 1 - clip, 1 + clip) * advantages))

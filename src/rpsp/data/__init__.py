@@ -1,0 +1,1 @@
+"""Episodes, batches, windows, recordings, replay. Knows no environment and no model."""

@@ -1,0 +1,153 @@
+"""Recorded episodes in and out: `.npz` files, and Minari data sets where Minari is installed.
+
+An `.npz` recording holds `observations` (all episodes one after another, the reset observation of each first),
+`actions`, and `lengths`, the number of actions of each episode. Plain arrays, no pickle.
+"""
+
+from __future__ import annotations
+
+import io
+import lzma
+import warnings
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rpsp.data.episodes import Episode, as_episodes
+from rpsp.data.files import read_bytes, write_bytes
+from rpsp.errors import FileFormatError, StorageError, UsageError
+
+MINARI = "minari:"
+MAX_UNPACKED, MAX_RATIO = 64 << 20, 100
+"""A recording larger than so many bytes that was so many times smaller when packed was made to fill the memory."""
+UNREADABLE = (
+    ValueError, EOFError, OSError, MemoryError, NotImplementedError, RuntimeError, RecursionError, SyntaxError,
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError,
+)  # fmt: skip
+"""What zipfile and numpy raise over files that are none of ours."""
+
+
+def load_episodes(source: str | Path) -> list[Episode]:
+    """Read recorded episodes from an `.npz` file or, as `minari:ID`, from a Minari data set.
+
+    CSV and other formats are not read: read them with `numpy.loadtxt` and write them with `save_episodes`.
+    """
+    if str(source).startswith(MINARI):
+        return _load_minari(str(source).removeprefix(MINARI))
+    path = Path(source)
+    data = read_bytes(path)
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            size = sum(part.file_size for part in archive.infolist())
+        if size > max(MAX_UNPACKED, MAX_RATIO * len(data)):
+            raise FileFormatError(f"{path}: has {len(data)} bytes and says it holds {size}; not unpacked.")
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            missing = [name for name in ("observations", "actions", "lengths") if name not in file.files]
+            if missing:
+                raise FileFormatError(
+                    f"{path}: has no array {missing[0]!r} (it has {', '.join(file.files) or 'none'}); a recording "
+                    "holds observations, actions and lengths, as rpsp.save_episodes writes them."
+                )
+            observations, actions, lengths = (file[name] for name in ("observations", "actions", "lengths"))
+    except UNREADABLE as error:
+        if path.suffix != ".npz":
+            raise FileFormatError(other_format(path)) from error
+        raise FileFormatError(f"{path}: is not an .npz recording, or is damaged; record it again.") from error
+    if observations.ndim == 0 or actions.ndim == 0:
+        raise FileFormatError(f"{path}: 'observations' and 'actions' must have a row a step.")
+    if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths < 0).any() or (lengths > len(actions)).any():
+        raise FileFormatError(f"{path}: 'lengths' must be a list of whole numbers, the actions of each episode.")
+    lengths = lengths.astype(np.int64)
+    if len(actions) != lengths.sum() or len(observations) != lengths.sum() + len(lengths):
+        raise FileFormatError(
+            f"{path}: {len(lengths)} episodes of {lengths.sum()} actions need {lengths.sum()} actions and "
+            f"{lengths.sum() + len(lengths)} observations; it has {len(actions)} and {len(observations)}."
+        )
+    ends = np.cumsum(lengths)
+    observed = np.split(observations, (ends + np.arange(1, len(lengths) + 1))[:-1])
+    return as_episodes(list(zip(observed, np.split(actions, ends[:-1]), strict=True)))
+
+
+def other_format(path: str | Path) -> str:
+    """The sentence about a recording in a format that is not read."""
+    how = "numpy.loadtxt(path, delimiter=',')" if str(path).lower().endswith(".csv") else "numpy"
+    return (
+        f"{path}: is not an .npz recording; only .npz files and minari:ID are read, so read it with {how}, split it into "
+        "(observations, actions) and write those with rpsp.save_episodes, as in docs/guides/recordings.md."
+    )
+
+
+def save_episodes(target: str | Path, episodes: Sequence[Any], *, overwrite: bool = False) -> None:
+    """Write episodes to an `.npz` file or, as `minari:ID`, to a Minari data set."""
+    episodes = as_episodes(episodes)
+    if str(target).startswith(MINARI):
+        return _save_minari(str(target).removeprefix(MINARI), episodes)
+    path = Path(target)
+    if path.suffix != ".npz":
+        raise UsageError(f"path: {str(path)!r} does not end in .npz; recordings are .npz files or minari:ID.")
+    if path.exists() and not overwrite:
+        raise StorageError(f"{path}: exists already; choose another path or pass overwrite=True.")
+    buffer = io.BytesIO()
+    np.savez_compressed(
+        buffer,
+        observations=np.concatenate([e.observations for e in episodes]),
+        actions=np.concatenate([e.actions for e in episodes]),
+        lengths=np.array([len(e) for e in episodes]),
+    )
+    write_bytes(path, buffer.getvalue())
+
+
+def _minari() -> Any:
+    try:
+        import minari  # pyright: ignore[reportMissingImports] - an extra
+        import minari.data_collector  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise UsageError("minari: is not installed; pip install 'rpsp[minari]'.") from error
+    return minari
+
+
+def _load_minari(name: str) -> list[Episode]:
+    minari = _minari()
+    try:
+        dataset = minari.load_dataset(name, download=False)
+    except (FileNotFoundError, ValueError, OSError) as error:
+        raise FileFormatError(
+            f"minari:{name}: no such data set on this machine; see `minari list local` and `minari download`."
+        ) from error
+    episodes = [(e.observations, e.actions) for e in dataset.iterate_episodes()]
+    if any(isinstance(part, dict | tuple) for pair in episodes for part in pair):
+        raise UsageError(f"minari:{name}: has Dict or Tuple spaces; flatten them to vectors first.")
+    return as_episodes(episodes)
+
+
+def _save_minari(name: str, episodes: list[Episode]) -> None:
+    import gymnasium
+
+    minari = _minari()
+    if name in minari.list_local_datasets():
+        raise StorageError(f"minari:{name}: exists already; choose another name, as in {name[:-1]}1.")
+    low = np.full(episodes[0].observations.shape[1], -np.inf)
+    span = np.full(episodes[0].actions.shape[1], np.inf)
+    buffers = [
+        minari.data_collector.EpisodeBuffer(
+            id=i,
+            observations=e.observations,
+            actions=e.actions,
+            rewards=e.rewards if e.rewards is not None else np.zeros(len(e)),
+            terminations=np.append(np.zeros(len(e) - 1, bool), e.terminated),
+            truncations=np.append(np.zeros(len(e) - 1, bool), not e.terminated),
+        )
+        for i, e in enumerate(episodes)
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # it would like a description, an author, an environment
+        minari.create_dataset_from_buffers(
+            name,
+            buffers,
+            observation_space=gymnasium.spaces.Box(low, -low, dtype=np.float64),
+            action_space=gymnasium.spaces.Box(-span, span, dtype=np.float64),
+        )

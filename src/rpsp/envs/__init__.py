@@ -1,0 +1,1 @@
+"""What is stepped: tasks, disturbances, guards, vector environments. Knows no learning."""

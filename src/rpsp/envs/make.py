@@ -1,0 +1,330 @@
+"""Environments as the learner meets them: partly observed, disturbed, and many at once.
+
+`make` turns any Gymnasium id or factory into a `gymnasium.vector.VectorEnv`. On its way to the agent a reading passes,
+in this order,
+
+    environment → FailureGuard → ObserveOnly → ObservationNoise → ObservationLatency → ObservationDropout → agent
+
+as in a robot: the sensors that exist, their noise, the time their signal takes, and what is lost on the way. An action
+passes `ActionLatency`. Each of these is also an ordinary Gymnasium wrapper for a single environment.
+
+Every disturbance is written once, as a `Disturbance` of a batch; the wrapper of a single environment is that with a
+batch of one. So a wrapped single environment and row i of a wrapped batch give the same numbers for the same seed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import operator
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+
+from rpsp.envs.disturbances import Array, Delay, Disturbance, Dropout, Latency, Noise, Selection, _require_box
+from rpsp.envs.guards import _short
+from rpsp.envs.mujoco_batch import BATCHED_IDS, MujocoBatch
+from rpsp.envs.tasks import _CLASSIC_POSITIONS, TASKS
+from rpsp.envs.vector import Autoreset, DisturbedBatch, SerialBatch, _autoreset_mode, _blaming, _Front
+from rpsp.envs.watchdog import Patience
+from rpsp.errors import FAILED_SHARE, EnvironmentFailure, UsageError
+
+
+def without_autoreset(envs: VectorEnv) -> VectorEnv:
+    """Return the same environments with resets left to the caller.
+
+    Args:
+        envs: vector environments from `make`, in any autoreset mode, or any others that do not reset themselves.
+
+    Returns:
+        A view of the same simulations whose autoreset mode is DISABLED; `envs` itself if that is its mode.
+
+    Raises:
+        UsageError: the environments reset themselves in a way that cannot be switched off.
+    """
+    if envs.metadata.get("autoreset_mode") == AutoresetMode.DISABLED:
+        return envs
+    if isinstance(envs, Autoreset):
+        return envs.env
+    if isinstance(envs, _Front) and isinstance(envs.env, Autoreset):
+        return _Front(envs.env.env, envs._name, None, envs._patience)
+    name = "the environment" if envs.spec is None else envs.spec.id
+    raise UsageError(f"envs: {name} resets by itself; make it with autoreset_mode=AutoresetMode.DISABLED.")
+
+
+def make(
+    id: str | Callable[[], gymnasium.Env],
+    num_envs: int = 1,
+    *,
+    observe: str | Sequence[int] | NDArray[np.integer[Any]] | None = None,
+    obs_noise: float | None = None,
+    relative_noise: float = 0.0,
+    obs_latency: int | None = None,
+    act_latency: int = 0,
+    dropout: float = 0.0,
+    noise: float | None = None,
+    latency: int | None = None,
+    max_episode_steps: int | None = None,
+    seed: int | None = None,
+    threads: int | None = None,
+    step_timeout: float = 0.0,
+    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    **env_kwargs: Any,
+) -> VectorEnv:
+    """Make a vector environment, partly observed and disturbed as asked.
+
+    `infos["failed"]` tells at every step which rows ended because the simulation failed (see `FailureGuard`). As in
+    Gymnasium, a finished row starts its next episode in the following step. With `AutoresetMode.DISABLED` finished rows
+    wait for `reset(seed=[...], options={"reset_mask": mask})`, which restarts the masked rows only.
+
+    Args:
+        id: a Gymnasium id, also as `module:Env-v0`, or a function without arguments that makes an environment.
+        num_envs: how many environments.
+        observe: what the agent sees: "all", "positions", or indices as a sequence or as in "0,1,2".
+            Unless given, the positions in the paper's tasks and everything elsewhere.
+        obs_noise: standard deviation of Gaussian noise on every observation.
+        relative_noise: the same in units of each coordinate's own standard deviation over 2000 random steps.
+        obs_latency: how many steps observations are late.
+        act_latency: how many steps actions are late.
+        dropout: the probability that an observation is lost and the one before it repeated.
+        noise: short for `obs_noise`.
+        latency: short for `obs_latency`.
+        max_episode_steps: when an episode is truncated; the paper's limit in its tasks, elsewhere the environment's.
+        seed: the seed of the first reset that is not given one; row i gets seed + i.
+        threads: how many threads step the physics of a batched MuJoCo task; every core unless given.
+        step_timeout: seconds after which a step, a reset or the making of one environment is given up as hanging (see
+            `rpsp.envs.watchdog`); 0 for never.
+        autoreset_mode: what happens to finished rows, as in Gymnasium; DISABLED leaves resets to the caller.
+            Default: NEXT_STEP.
+        **env_kwargs: what the environment itself takes.
+    """
+    _check_at_least("num_envs", num_envs, 1)
+    if max_episode_steps is not None:
+        _check_at_least("max_episode_steps", max_episode_steps, 1)
+    if seed is not None:
+        _check_at_least("seed", seed, 0)
+    if not 0 <= step_timeout < np.inf:
+        raise UsageError(f"step_timeout must be 0 or more, got {step_timeout}; give seconds, or 0 for no limit")
+    mode, patience = _autoreset_mode(autoreset_mode), Patience(step_timeout)
+    amounts: dict[Callable[[Any], Disturbance], Any] = {
+        Noise: _either("obs_noise", obs_noise, "noise", noise),
+        Latency: _either("obs_latency", obs_latency, "latency", latency),
+        Delay: act_latency,
+        Dropout: dropout,
+    }
+    if relative_noise and amounts[Noise]:
+        raise UsageError(f"obs_noise={amounts[Noise]} and relative_noise={relative_noise}: give only one of them")
+    disturbances = [kind(amount) for kind, amount in amounts.items() if amount]
+
+    spec = _find_spec(id) if isinstance(id, str) else None
+    name = "the environment" if spec is None else spec.id
+    with _blaming(name, "being made"):
+        envs = _batch(id, spec, num_envs, max_episode_steps, threads, patience, env_kwargs)
+    try:
+        _check_spaces(name, envs)
+        visible = _visible(observe, envs)
+        if relative_noise:
+            with _blaming(name, "being made"):
+                alone = _batch(id, spec, 1, max_episode_steps, threads, patience, env_kwargs)
+            # In front of it, so that an environment that raises or hangs here is treated as in a rollout.
+            with closing(_Front(alone, name, None, patience)) as front:
+                units = _spread(front, name)
+            disturbances.insert(0, Noise(relative_noise, units if visible is None else units[list(visible)]))
+        if visible is not None:
+            disturbances.insert(0, Selection(visible))
+        for disturbance in disturbances:
+            envs = DisturbedBatch(envs, disturbance)
+    except Exception:
+        envs.close()
+        raise
+    if mode != AutoresetMode.DISABLED:
+        envs = Autoreset(envs, mode)
+    # Nobody watches the clock over a fixed amount of arithmetic, which cannot hang.
+    return _Front(envs, name, seed, Patience() if isinstance(envs.unwrapped, MujocoBatch) else patience)
+
+
+def _batch(
+    id: str | Callable[[], gymnasium.Env],
+    spec: EnvSpec | None,
+    num_envs: int,
+    max_episode_steps: int | None,
+    threads: int | None,
+    patience: Patience,
+    env_kwargs: dict[str, Any],
+) -> MujocoBatch | SerialBatch:
+    """The undisturbed environments: in threads where we know the task, else one after another."""
+    if spec is None:
+        if not callable(id):
+            raise UsageError(
+                f"id must be a Gymnasium id or a function that makes an environment, as in lambda: MyEnv(), got {id!r}"
+            )
+        if env_kwargs:
+            raise UsageError(f"{', '.join(env_kwargs)} cannot be passed on to a factory; let it set them itself")
+        limited = partial(_limited, id, max_episode_steps)
+        return SerialBatch([limited] * num_envs, patience)
+    own_id = spec.id.removeprefix("rpsp/")
+    if max_episode_steps is None and own_id in TASKS:
+        max_episode_steps = TASKS[own_id].max_episode_steps
+    # The batch cannot be rendered; Gymnasium's own environments can.
+    if own_id in BATCHED_IDS and env_kwargs.get("render_mode") is None:
+        return MujocoBatch(own_id, num_envs, max_episode_steps=max_episode_steps, threads=threads, **env_kwargs)
+    factory = partial(gymnasium.make, spec, max_episode_steps=max_episode_steps, **env_kwargs)
+    return SerialBatch([factory] * num_envs, patience)
+
+
+def _spread(envs: VectorEnv, name: str, steps: int = 2000) -> Array:
+    """Measure the standard deviation of every coordinate of an environment's readings under random actions.
+
+    The same every time. Episodes in which the environment raises are counted as in a rollout.
+    """
+    _require_box(envs.single_observation_space, "relative_noise")
+    if isinstance(envs.unwrapped, SerialBatch):
+        envs.unwrapped.end_raising_episodes(True)
+    envs.action_space.seed(0)
+    readings, ended, episodes, raised = [], True, 0, 0
+    for number in range(steps):
+        if ended:
+            first, _ = envs.reset(seed=number, options={"reset_mask": np.ones(1, np.bool_)})
+            readings.append(first[0])
+            episodes += 1
+        reading, _, terminated, truncated, infos = envs.step(envs.action_space.sample())
+        ended = bool(terminated[0] | truncated[0])
+        readings.append(reading[0])
+        if "raised" in infos:
+            raised += 1
+            if raised > max(2, FAILED_SHARE * episodes):
+                raise EnvironmentFailure(
+                    f"{name} raised {infos['raised'][0]} while relative_noise was measured, in {raised} of {episodes} "
+                    "episodes; check that it runs under Gymnasium alone"
+                )
+    return np.std(readings, axis=0)
+
+
+def _limited(factory: Callable[[], gymnasium.Env], max_episode_steps: int | None) -> gymnasium.Env:
+    env = factory()
+    return env if max_episode_steps is None else gymnasium.wrappers.TimeLimit(env, max_episode_steps)
+
+
+def _find_spec(id: str) -> EnvSpec:
+    module, _, name = id.rpartition(":")
+    try:
+        if module:
+            importlib.import_module(module)
+        return gymnasium.spec(name)
+    except ImportError as error:
+        raise UsageError(f"id={id!r} names a module that cannot be imported ({error}); check its spelling") from error
+    except gymnasium.error.Error as error:
+        by_lower = {known.lower(): known for known in gymnasium.registry}
+        near = [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower)]
+        own = "one of your own is named module:Env-v0, or its module by --plugin"
+        if module:
+            near, own = [f"{module}:{known}" for known in near], f"{module} registers its own when it is imported"
+        listed = "gymnasium.pprint_registry() lists the known ones; " + own
+        remedy = f"did you mean {' or '.join(near)}? ({own})" if near else listed
+        raise UsageError(f"id={id!r} is not a registered environment; {remedy}") from error
+
+
+def _check_spaces(name: str, envs: VectorEnv) -> None:
+    remedies = {
+        "observation": "wrap it in gymnasium.wrappers.FlattenObservation where it is made or registered",
+        "action": "wrap it in gymnasium.wrappers.TransformAction where it is made or registered",
+    }
+    spaces = {"observation": envs.single_observation_space, "action": envs.single_action_space}
+    for kind, space in spaces.items():
+        if isinstance(space, Discrete) or (isinstance(space, Box) and len(space.shape) == 1 and space.shape[0] > 0):
+            continue
+        remedy = remedies[kind]
+        if kind == "observation" and len(space.shape or ()) > 1:
+            remedy = (
+                "compute a few numbers of such images or tables in a wrapper (gymnasium.wrappers.TransformObservation)"
+            )
+        raise UsageError(
+            f"the {kind}s of {name} are in {_short(space)}, not one or more numbers in a 1-D Box or a Discrete space; "
+            f"{remedy}"
+        )
+
+
+def _visible(
+    observe: str | Sequence[int] | NDArray[np.integer[Any]] | None, envs: MujocoBatch | SerialBatch
+) -> Sequence[int] | None:
+    """The indices that `observe` stands for; None for everything."""
+    id = "" if envs.spec is None else envs.spec.id.removeprefix("rpsp/")
+    if observe is None:
+        observe = "positions" if id in TASKS else "all"
+    if not isinstance(observe, str):
+        return observed_indices(observe)
+    if observe == "all":
+        return None
+    if observe != "positions":
+        try:
+            return [int(index) for index in observe.split(",")]
+        except ValueError as error:
+            raise UsageError(f"observe={observe!r} is not understood; give all, positions, or as in 0,1,2") from error
+    if envs.observation_structure is not None:
+        return range(envs.observation_structure["qpos"])  # they come first
+    if (family := id.rpartition("-v")[0]) in _CLASSIC_POSITIONS:
+        return _CLASSIC_POSITIONS[family]
+    raise UsageError(
+        f"observe='positions' is not known for {id or 'this environment'}; give the indices, as in observe='0,1'"
+    )
+
+
+def observed_indices(observe: Any) -> list[int]:
+    """Return the indices in a sequence of whole numbers, Python's or numpy's.
+
+    Raises:
+        UsageError: `observe` is no sequence, or holds something else.
+    """
+    try:
+        indices = list(observe)
+        if any(isinstance(index, bool) for index in indices):
+            raise TypeError
+        return [operator.index(index) for index in indices]
+    except TypeError:
+        raise UsageError(
+            f"observe={_short(observe)} is not understood; give all, positions, or indices, as in '0,1,2' or [0, 1, 2]"
+        ) from None
+
+
+def _check_at_least(field: str, value: Any, least: int) -> None:
+    if not isinstance(value, int | np.integer) or value < least:
+        raise UsageError(f"{field} must be a whole number, {least} or more, got {value!r}")
+
+
+def _either(field: str, value: Any, short: str, short_value: Any) -> Any:
+    """The value under whichever of its two names it was given; 0 if under neither."""
+    if value is not None and short_value is not None:
+        raise UsageError(f"{field}={value} and {short}={short_value} mean the same; give only one of them")
+    return value if value is not None else short_value if short_value is not None else 0
+
+
+def _registered_batch(
+    id: str, num_envs: int = 1, *, autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP, **kwargs: Any
+) -> VectorEnv:
+    """A `MujocoBatch` as Gymnasium makes its own: with autoreset in the next step."""
+    return Autoreset(MujocoBatch(id, num_envs, **kwargs), autoreset_mode)
+
+
+def _register() -> None:
+    for id in BATCHED_IDS:
+        if f"rpsp/{id}" in gymnasium.registry:  # this module was imported before, under a test's reload
+            continue
+        spec = gymnasium.spec(id)
+        gymnasium.register(
+            f"rpsp/{id}",
+            entry_point=spec.entry_point,
+            vector_entry_point=partial(_registered_batch, id),
+            max_episode_steps=spec.max_episode_steps,
+            reward_threshold=spec.reward_threshold,
+        )
+
+
+_register()

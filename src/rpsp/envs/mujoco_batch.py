@@ -1,0 +1,441 @@
+"""Many MuJoCo simulations of one Gymnasium task, stepped together in threads.
+
+Gymnasium steps its environments one after another and spends a third of the time in Python. Here MuJoCo's own batch
+steps all of them on threads that Python knows nothing of, and observation, reward and termination are then computed for
+the whole batch at once. The numbers are Gymnasium's own, bit for bit: every parameter is read from one of its
+environments, the template, and only the formulas of `step` and `reset` are written out again below.
+"""
+
+# MuJoCo's compiled modules come without type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import gymnasium
+import mujoco
+import numpy as np
+from gymnasium.utils import seeding
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from mujoco.batch import Batch
+from numpy.typing import NDArray
+
+from rpsp.errors import UsageError
+
+Floats = NDArray[np.floating[Any]]
+Bools = NDArray[np.bool_]
+Rows = NDArray[np.intp]
+"""Indices of environments in a batch."""
+Limits = tuple[float | int, float | int]
+Seeds = int | np.integer[Any] | Sequence[int | None] | NDArray[np.integer[Any]] | None
+"""What `reset` takes: one number for the batch (row i gets seed + i), one per row, or None to go on unseeded."""
+
+
+def row_seeds(seed: Seeds, num_envs: int) -> list[int | None]:
+    """One seed per environment, as Gymnasium's vector environments count them, in plain integers."""
+    if seed is None:
+        return [None] * num_envs
+    if isinstance(seed, int | np.integer):
+        seed = [int(seed) + row for row in range(num_envs)]
+    if len(seed) != num_envs:
+        raise UsageError(f"seed has {len(seed)} entries for {num_envs} environments; give one number or one per row")
+    # Gymnasium refuses numpy's integers.
+    return [None if one is None else int(one) for one in seed]
+
+
+def rows_to_reset(options: Mapping[str, Any] | None, num_envs: int) -> Rows:
+    """The rows that `options["reset_mask"]` names; all of them where there is no mask."""
+    if options is None or "reset_mask" not in options:
+        return np.arange(num_envs)
+    mask = np.asarray(options["reset_mask"])
+    if mask.dtype != np.bool_ or mask.shape != (num_envs,) or not mask.any():
+        raise UsageError(
+            f"options['reset_mask'] is {mask.dtype}{list(mask.shape)} with {np.count_nonzero(mask)} set; "
+            f"give {num_envs} booleans, at least one of them True"
+        )
+    return np.flatnonzero(mask)
+
+
+def _some(flags: Bools) -> Bools | None:
+    """None where no flag is set."""
+    return flags if np.logical_or.reduce(flags) else None  # as `flags.any()`, in half the time
+
+
+def unusable(observations: NDArray[Any], rewards: Floats | float) -> Bools | np.bool_:
+    """Whether a step returned a number that is not finite. Any leading axes; the last one is the observation's."""
+    return ~(np.isfinite(observations).all(axis=-1) & np.isfinite(rewards))
+
+
+def diverged(warnings: NDArray[np.int32], time_before: Floats | float, time_after: Floats | float) -> Bools | np.bool_:
+    """Whether MuJoCo gave a simulation up: the reset is silent, but a warning is counted and time starts again."""
+    return warnings.any(axis=-1) | (time_after < time_before)
+
+
+def simulation_of(env: gymnasium.Env) -> Any:
+    """The `MjData` an environment simulates with, or None if MuJoCo is not what it runs on."""
+    data = getattr(env.unwrapped, "data", None)
+    return data if isinstance(data, mujoco.MjData) else None
+
+
+class Snapshot(NamedTuple):
+    """The simulations of a batch at one moment; row i is environment i."""
+
+    motion: Floats
+    """All positions, then all velocities."""
+    positions: Floats
+    velocities: Floats
+    place: Floats
+    """How far along the track each robot is: what forward reward is paid for."""
+    forces: Floats
+    """External forces on all bodies, not yet clipped; without columns where the task ignores them."""
+
+
+# What is read from the template differs from task to task: it is what its class stores.
+Template = Any
+Healthy = Callable[[Snapshot], Bools]
+Reward = Callable[[Snapshot, Floats, NDArray[Any], Bools], Floats]
+"""Of the snapshot after a step, the way made in it, the actions, and who is healthy after it."""
+
+
+def _uniform(generator: np.random.Generator, scale: float, size: int) -> Floats:
+    return generator.uniform(-scale, scale, size)
+
+
+def _normal(generator: np.random.Generator, scale: float, size: int) -> Floats:
+    return scale * generator.standard_normal(size)
+
+
+@dataclass(frozen=True)
+class _Formulas:
+    """What Gymnasium's `step` and `reset` compute for one task; those of `step` over a batch."""
+
+    healthy: Callable[[Template], Healthy]
+    reward: Callable[[Template], Reward]
+    """Both of the template, whose parameters are looked up once."""
+    place_of_body: bool = False
+    """Whether the robot is where its main body is; else its first position says so."""
+    velocity_limit: float = np.inf
+    """Observed velocities are clipped to it."""
+    contact_forces: bool = False
+    scatter_velocities: Callable[[np.random.Generator, float, int], Floats] = _uniform
+    """How far a reset puts them off, given the scale and how many there are."""
+
+
+def _between(values: Floats, limits: Limits | tuple[Floats, Floats]) -> Bools:
+    return (limits[0] < values) & (values < limits[1])
+
+
+def _always(env: Template) -> Healthy:
+    return lambda now: np.ones(len(now.place), np.bool_)
+
+
+def _hopper_healthy(env: Template) -> Healthy:
+    # The height, the angle, which is one of the others too, and these: one comparison instead of three.
+    low, high = (np.full(env.model.nq + env.model.nv - 1, limit, np.float64) for limit in env._healthy_state_range)
+    height, angle = env._healthy_z_range, env._healthy_angle_range
+    low[:2], high[:2] = (height[0], max(angle[0], low[1])), (height[1], min(angle[1], high[1]))
+    return lambda now: np.logical_and.reduce(_between(now.motion[:, 1:], (low, high)), axis=1)
+
+
+def _walker_healthy(env: Template) -> Healthy:
+    height, angle = env._healthy_z_range, env._healthy_angle_range
+    return lambda now: _between(now.positions[:, 1], height) & _between(now.positions[:, 2], angle)
+
+
+def _finite(now: Snapshot) -> Bools:
+    return np.logical_and.reduce(np.isfinite(now.motion), axis=1)
+
+
+def _ant_healthy(env: Template) -> Healthy:
+    low, high = env._healthy_z_range  # Ant alone counts the limits themselves as healthy
+    return lambda now: _finite(now) & (low <= now.positions[:, 2]) & (now.positions[:, 2] <= high)
+
+
+def _pendulum_healthy(env: Template) -> Healthy:
+    return lambda now: _finite(now) & ~(np.abs(now.positions[:, 1]) > 0.2)
+
+
+# The order of the operations below is Gymnasium's: another order rounds differently.
+
+
+def _forward(env: Template) -> Callable[[Floats], Floats]:
+    weight, seconds = env._forward_reward_weight, env.dt  # which Gymnasium computes anew whenever it is looked at
+    return lambda way: weight * (way / seconds)
+
+
+def _control_cost(env: Template) -> Callable[[NDArray[Any]], Floats]:
+    weight = env._ctrl_cost_weight
+    return lambda actions: weight * np.add.reduce(np.square(actions), axis=1)
+
+
+def _clipped_forces(env: Template, now: Snapshot) -> Floats:
+    return np.clip(now.forces, *env._contact_force_range)
+
+
+def _progress(env: Template) -> Reward:
+    forward, control_cost = _forward(env), _control_cost(env)
+    return lambda now, way, actions, healthy: forward(way) - control_cost(actions)
+
+
+def _progress_upright(env: Template) -> Reward:
+    forward, control_cost, upright = _forward(env), _control_cost(env), env._healthy_reward
+    return lambda now, way, actions, healthy: (forward(way) + healthy * upright) - control_cost(actions)
+
+
+def _ant_reward(env: Template) -> Reward:
+    forward, control_cost, upright = _forward(env), _control_cost(env), env._healthy_reward
+
+    def reward(now: Snapshot, way: Floats, actions: NDArray[Any], healthy: Bools) -> Floats:
+        contact_cost = env._contact_cost_weight * np.add.reduce(np.square(_clipped_forces(env, now)), axis=1)
+        return (forward(way) + healthy * upright) - (control_cost(actions) + contact_cost)
+
+    return reward
+
+
+def _survival(env: Template) -> Reward:
+    return lambda now, way, actions, healthy: healthy.astype(np.float64)
+
+
+_TASKS = {
+    "InvertedPendulum-v5": _Formulas(_pendulum_healthy, _survival),
+    "Swimmer-v5": _Formulas(_always, _progress),
+    "HalfCheetah-v5": _Formulas(_always, _progress, scatter_velocities=_normal),
+    "Hopper-v5": _Formulas(_hopper_healthy, _progress_upright, velocity_limit=10.0),
+    "Walker2d-v5": _Formulas(_walker_healthy, _progress_upright, velocity_limit=10.0),
+    "Ant-v5": _Formulas(
+        _ant_healthy,
+        _ant_reward,
+        place_of_body=True,
+        contact_forces=True,
+        scatter_velocities=_normal,
+    ),
+}
+BATCHED_IDS = tuple(_TASKS)
+"""The Gymnasium ids that `MujocoBatch` can step."""
+
+
+class MujocoBatch(VectorEnv):
+    """`num_envs` copies of a Gymnasium MuJoCo task, stepped in threads, with Gymnasium's own numbers.
+
+    Nothing resets by itself (autoreset mode DISABLED): `reset(options={"reset_mask": mask})` restarts the masked rows,
+    and a finished row waits for it, unsimulated, returning its last observation, reward 0 and the flags it ended with.
+    Wrap in `rpsp.envs.vector.Autoreset` for Gymnasium's other modes.
+
+    A simulation that diverged ends its episode: `truncated`, `infos["failed"]`, reward 0 and the last good observation.
+    How many threads there are changes nothing but the speed.
+
+    Args:
+        id: one of `BATCHED_IDS`.
+        num_envs: how many environments.
+        max_episode_steps: when an episode is truncated; the task's own limit unless given.
+        threads: how many threads step the physics; every core this process may use unless given.
+        **env_kwargs: what Gymnasium's environment takes.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        num_envs: int = 1,
+        *,
+        max_episode_steps: int | None = None,
+        threads: int | None = None,
+        **env_kwargs: Any,
+    ) -> None:
+        if id not in _TASKS:
+            raise UsageError(f"MujocoBatch cannot step {id!r}; give one of {', '.join(BATCHED_IDS)}")
+        if num_envs < 1:
+            raise UsageError(f"num_envs must be at least 1, got {num_envs}; give the number of environments to step")
+        if threads is not None and threads < 1:
+            raise UsageError(f"threads must be at least 1, got {threads}; leave it out to use every core")
+        with _unbothered("xml_file" not in env_kwargs):
+            made = gymnasium.make(id, max_episode_steps=max_episode_steps, disable_env_checker=True, **env_kwargs)
+        template: Template = made.unwrapped
+
+        self.spec = made.spec
+        self.num_envs = num_envs
+        self.metadata = dict(template.metadata) | {"autoreset_mode": AutoresetMode.DISABLED}
+        self.single_observation_space = template.observation_space
+        self.single_action_space = template.action_space
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._actions_shape = self.action_space.shape
+        self.observation_structure: Mapping[str, int] = template.observation_structure
+
+        self._formulas = _TASKS[id]
+        self._template, self._model = template, template.model
+        self._healthy, self._reward = self._formulas.healthy(template), self._formulas.reward(template)
+        self._ends_unhealthy: bool = getattr(template, "_terminate_when_unhealthy", True)
+        contact_forces = self._formulas.contact_forces
+        self.simulation = Batch(
+            self._model, num_envs, min(threads or _usable_cores(), num_envs), persistent=contact_forces
+        )
+        """All simulations: `simulation.qpos`, `simulation.time` and so on have a row for every environment."""
+        self._positions, self._velocities = self.simulation.bind("qpos"), self.simulation.bind("qvel")
+        # They lie side by side, after the time: one view of both saves joining them at every step.
+        self._motion = self.simulation.state[:, 1 : 1 + self._model.nq + self._model.nv]
+        limits = np.repeat([np.inf, self._formulas.velocity_limit], [self._model.nq, self._model.nv])
+        high = limits[self.observation_structure.get("skipped_qpos", 0) :]
+        self._seen_limits = -high, high
+        self._controls, self._times = self.simulation.bind("ctrl"), self.simulation.bind("time")
+        body = getattr(template, "_main_body", 0)
+        if isinstance(body, str):
+            body = self._model.body(body).id
+        self._places = (
+            self.simulation.bind("xpos")[:, body, 0] if self._formulas.place_of_body else self._positions[:, 0]
+        )
+        self._forces = np.zeros((num_envs, self._model.nbody * 6 if contact_forces else 0))
+        self._scratch = mujoco.MjData(self._model)
+        self._fresh, self._warnings = self.simulation.state[0].copy(), self.simulation.warning[..., 1]
+
+        self._generators = [seeding.np_random()[0] for _ in range(num_envs)]
+        self._max_episode_steps = np.inf if self.spec is None else self.spec.max_episode_steps or np.inf
+        self._clock = 0
+        """How many steps were made; `_due` is the first after which the time of a row may be up."""
+        self._began, self._due = np.full(num_envs, -1), np.inf
+        """Where on the clock each row was reset; -1 if never."""
+        self._observations = np.zeros((num_envs, *template.observation_space.shape))
+        self._terminated = np.zeros(num_envs, np.bool_)
+        self._truncated = np.zeros(num_envs, np.bool_)
+        self._failed = np.zeros(num_envs, np.bool_)
+        self._waiting: Bools | None = None
+        """The finished rows; None where there are none, which is nearly always, and quickly told."""
+        self._started = False
+        """Whether every row was reset once."""
+        self._time = np.zeros(num_envs)
+        self._place = np.zeros(num_envs)
+
+    def reset(
+        self, *, seed: Seeds = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float64], dict[str, Any]]:
+        """Restart the rows of `options["reset_mask"]`, or all; rows that go on show their last observation again."""
+        seeds = row_seeds(seed, self.num_envs)
+        rows = rows_to_reset(options, self.num_envs)
+        for row in rows:
+            if seeds[row] is not None:
+                self._generators[row], _ = seeding.np_random(seeds[row])
+        first = [self._draw_first_state(self._generators[row]) for row in rows]
+        positions, velocities = (np.array(part) for part in zip(*first, strict=True))
+        # As Gymnasium does: from scratch, and through the whole of `mj_forward`, which prepares the first step. (A state
+        # that was kept is written in a tenth of the time that the batch's own reset takes.)
+        self.simulation.state[rows], self.simulation.warning[rows] = self._fresh, 0
+        self._positions[rows], self._velocities[rows] = positions, velocities
+        self.simulation.forward(rows)
+        self._time[rows], self._place[rows] = self._times[rows], self._places[rows]
+        no_forces = np.zeros((len(rows), self._model.nbody * 6))
+        motion = np.concatenate((positions, velocities), axis=1)
+        self._observations[rows] = self._observe(Snapshot(motion, positions, velocities, positions[:, 0], no_forces))
+        self._began[rows] = self._clock
+        self._due = self._began.min() + self._max_episode_steps
+        for flags in (self._terminated, self._truncated, self._failed):
+            flags[rows] = False
+        self._started = bool(self._began.min() >= 0)
+        self._waiting = _some(self._terminated | self._truncated)
+        return self._observations.copy(), {"failed": np.zeros(self.num_envs, np.bool_)}
+
+    def step(
+        self, actions: NDArray[Any]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], Bools, Bools, dict[str, Any]]:
+        """Advance every row that has not finished."""
+        actions = np.asarray(actions)
+        if actions.shape != self._actions_shape:
+            raise UsageError(f"actions have shape {actions.shape}; give {self._actions_shape}, one row each")
+        if not self._started:
+            raise gymnasium.error.ResetNeeded("MujocoBatch has rows that were never reset; call reset() before step()")
+        waiting = self._waiting
+        running = None if waiting is None else np.flatnonzero(~waiting)
+        those = slice(None) if running is None else running
+        self._controls[those] = actions[those]
+        self.simulation.step(running, nstep=self._template.frame_skip)
+        self._clock += 1
+        if self._formulas.contact_forces:
+            self._compute_forces(np.arange(self.num_envs)[those])
+        now = Snapshot(self._motion, self._positions, self._velocities, self._places.copy(), self._forces)
+        time = self._times.copy()
+
+        # A diverged simulation may hold anything; what it makes of the formulas is replaced below.
+        with np.errstate(over="ignore", invalid="ignore"):
+            observations: Any = self._observe(now)
+            healthy = self._healthy(now)
+            rewards: Any = self._reward(now, now.place - self._place, actions, healthy)
+            failed: Any = None
+            if not self._sound(observations, rewards, time):
+                failed = unusable(observations, rewards) | diverged(self._warnings, self._time, time)
+        self._time, self._place = time, now.place
+        nobody = np.zeros(self.num_envs, np.bool_)
+        terminated = ~healthy if self._ends_unhealthy else nobody.copy()
+        late = self._clock >= self._due  # looked at row by row only where one may be
+        truncated = self._clock - self._began >= self._max_episode_steps if late else nobody.copy()
+
+        if waiting is not None or failed is not None:
+            waiting, failed = (nobody if rows is None else rows for rows in (waiting, failed))
+            stays = waiting | failed
+            observations = np.where(stays[:, None], self._observations, observations)
+            rewards = np.where(stays, 0.0, rewards)
+            terminated = np.where(waiting, self._terminated, terminated & ~failed)
+            truncated = np.where(waiting, self._truncated, truncated | failed)
+            failed = np.where(waiting, self._failed, failed)
+        failed = nobody if failed is None else failed
+        self._observations, self._waiting = observations, _some(terminated | truncated)
+        if self._waiting is not None:  # nobody asks for the flags of others again
+            self._terminated, self._truncated, self._failed = terminated.copy(), truncated.copy(), failed.copy()
+        return observations.copy(), rewards, terminated, truncated, {"failed": failed}
+
+    def _sound(self, observations: Floats, rewards: Floats, time: Floats) -> bool:
+        """Whether nothing has failed: told of all rows at once, by sums, in half the time that it takes row by row."""
+        finite = math.isfinite(np.add.reduce(observations, axis=None) + np.add.reduce(rewards))
+        warned = np.logical_or.reduce(self._warnings, axis=None)
+        return finite and not (warned or np.logical_or.reduce(time < self._time))
+
+    def _draw_first_state(self, generator: np.random.Generator) -> tuple[Floats, Floats]:
+        env, scale = self._template, self._template._reset_noise_scale
+        positions = env.init_qpos + _uniform(generator, scale, self._model.nq)
+        velocities = env.init_qvel + self._formulas.scatter_velocities(generator, scale, self._model.nv)
+        return positions, velocities
+
+    def _compute_forces(self, rows: Rows) -> None:
+        """External forces, which MuJoCo computes only on demand; they do not act back on the motion."""
+        for row in rows.tolist():
+            self.simulation.get_data(row, self._scratch)
+            mujoco.mj_rnePostConstraint(self._model, self._scratch)
+            self._forces[row] = self._scratch.cfrc_ext.reshape(-1)
+
+    def _observe(self, now: Snapshot) -> Floats:
+        low, high = self._seen_limits
+        # Twice as fast as np.clip, once a step.
+        seen = np.minimum(np.maximum(now.motion[:, -len(high) :], low), high)
+        if not self.observation_structure.get("cfrc_ext", 0):
+            return seen
+        forces = _clipped_forces(self._template, now)[:, 6:]  # of all bodies but the world, six numbers each
+        return np.concatenate((seen, forces), axis=1)
+
+
+_BOTHERED = threading.Lock()
+
+
+@contextmanager
+def _unbothered(by_gymnasium: bool) -> Iterator[None]:
+    """Without MuJoCo's warnings about Gymnasium's own models, which it else prints and adds to a file at every start.
+
+    (HalfCheetah's uses an attribute that MuJoCo is giving up.) Who listens to them is one for all threads.
+    """
+    with _BOTHERED:
+        listener = mujoco.get_mju_user_warning()
+        if by_gymnasium:
+            mujoco.set_mju_user_warning(lambda warning: None)
+        try:
+            yield
+        finally:
+            mujoco.set_mju_user_warning(listener)
+
+
+def _usable_cores() -> int:
+    """The cores this process may run on, which a container or a batch queue can make fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

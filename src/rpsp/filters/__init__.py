@@ -1,0 +1,1 @@
+"""One file per belief: the module and how it is fitted. Knows no reward."""

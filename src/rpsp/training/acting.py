@@ -1,0 +1,136 @@
+"""One compiled step of filter and policy for all rows of a vector environment, and the random numbers it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from rpsp.algorithms.policies import Agent
+from rpsp.data.arrays import Numbers
+from rpsp.data.scaling import OneHot, Scaling
+from rpsp.filters.base import step
+from rpsp.training.actions import ActionRange, ActionSymbols
+
+BLOCK = 256  # steps of an episode whose noise is drawn at a time
+
+
+def _encoder(scalings: Sequence[Scaling | OneHot], rows: int) -> Callable[[np.ndarray], np.ndarray]:
+    """The units of agents, so many rows each."""
+    each = [scaling for scaling in scalings if isinstance(scaling, Scaling)]
+    if len(each) < len(scalings):  # symbols are the same to all
+        return scalings[0].encode
+    mean, scale = (np.repeat([getattr(scaling, name) for scaling in each], rows, axis=0) for name in ("mean", "scale"))
+    return lambda readings: (readings - mean) / scale
+
+
+Lockstep = Callable[[Numbers, Numbers, Numbers, Numbers, Numbers], tuple[np.ndarray, np.ndarray]]
+"""Of all rows: states, what was executed and is seen, who starts, and the noise, to states and the actions drawn."""
+
+
+def lockstep(agent: Agent, deterministic: bool, agents: int = 1) -> Lockstep:
+    """The compiled lockstep of this agent: taken apart once, because to do so at every step costs as much as a step.
+
+    Or of several `agents` that are stacked along a first axis; each has as many rows as the others.
+    """
+    leaves, structure = jax.tree.flatten(agent)
+    is_array = [isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves]
+    # On the CPU, wherever the agent was trained: a thousand tiny calls would each wait for a GPU.
+    cpu = jax.devices("cpu")[0]
+    arrays = jax.device_put([leaf for leaf, array in zip(leaves, is_array, strict=True) if array], cpu)
+    others = tuple(None if array else leaf for leaf, array in zip(leaves, is_array, strict=True))
+    return partial(_compile_lockstep(structure, others, deterministic, agents), arrays)
+
+
+@lru_cache(maxsize=32)
+def _compile_lockstep(
+    structure: Any, others: tuple, deterministic: bool, agents: int
+) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
+    """q_t = f(q_{t-1}, a_{t-1}, o_{t-1}) and a_t ~ π(· | q_t), for all rows at once; parameters are arguments."""
+
+    def all_rows(arrays, given):
+        remaining = iter(arrays)
+        leaves = [next(remaining) if other is None else other for other in others]
+        agent: Agent = jax.tree.unflatten(structure, leaves)
+
+        def row(given):
+            q, start, rest = jnp.split(given, (agent.filter.size, agent.filter.size + 1))
+            actions = jax.eval_shape(lambda q: agent.policy(q).mode(), q).shape[0]
+            executed, noise, seen = jnp.split(rest, (actions, 2 * actions))
+            q = step(agent.filter, q, executed, seen, start[0] == 1)
+            dist = agent.policy(q)
+            return jnp.concatenate([q, dist.mode() if deterministic else dist.sample(noise)])
+
+        return jax.vmap(row)(given)
+
+    @jax.jit
+    def compiled(arrays, given):
+        if agents == 1:
+            return all_rows(arrays, given)
+        found = jax.vmap(all_rows)(arrays, given.reshape(agents, -1, given.shape[1]))
+        return found.reshape(len(given), -1)
+
+    def lockstep(arrays, q, executed, seen, starts, noise):
+        # One array in and one out: JAX takes longer over each than numpy takes to join them all.
+        given = np.concatenate((q, starts[:, None], executed, noise, seen), axis=1, dtype=np.float32)
+        found = np.asarray(compiled(arrays, given))
+        return found[:, : q.shape[1]], found[:, q.shape[1] :]
+
+    return lockstep
+
+
+class _Noise:
+    """The randomness of every row's actions: a stream for each episode, from which a block of steps is drawn at a time.
+
+    Drawn outside the compiled lockstep: to derive a key for every step in there took longer than the step itself.
+    """
+
+    def __init__(
+        self, units: ActionRange | ActionSymbols, num_envs: int, stream: Callable[[int, int], np.random.SeedSequence]
+    ):
+        self._units, self._stream = units, stream
+        self._generators: list[Any] = [None] * num_envs
+        self._block = np.zeros((BLOCK, num_envs, units.size), np.float32)
+        self._due: list[set[int]] = [set() for _ in range(BLOCK)]
+        """The rows whose blocks begin at this lockstep, counted modulo their length."""
+        self._phase = [0] * num_envs
+        """Where a row is among them."""
+
+    def at(self, view: View) -> Float[np.ndarray, "row act"]:
+        """The noise of this lockstep; that of rows which do not run is left over from others."""
+        now = view.now % BLOCK
+        for row in view.begin:
+            self._generators[row] = np.random.default_rng(self._stream(row, int(view.episodes[row])))
+            self._due[self._phase[row]].discard(row)
+            self._due[now].add(row)
+            self._phase[row] = now
+        for row in self._due[now]:
+            if view.running[row]:
+                drawn = self._units.noise(self._generators[row], BLOCK)
+                self._block[now:, row], self._block[:now, row] = drawn[: BLOCK - now], drawn[BLOCK - now :]
+        return self._block[now].copy()
+
+
+class View(NamedTuple):
+    """What is known before a lockstep; of rows, an entry each, meaningless in those that are not running."""
+
+    now: int
+    """The locksteps before it."""
+    begin: Sequence[int]
+    """The rows that start an episode now."""
+    running: Bool[np.ndarray, " row"]
+    starts: Bool[np.ndarray, " row"]
+    seen: Float[np.ndarray, "row obs"]
+    executed: Float[np.ndarray, "row act"]
+    episodes: Int[np.ndarray, " row"]
+    """The number of the episode that a row is in."""
+
+
+def _seed_sequence(seed: int, *where: int) -> np.random.SeedSequence:
+    """The root of all randomness at this place in a run."""
+    return np.random.SeedSequence(seed, spawn_key=where)

@@ -1,0 +1,146 @@
+"""Distributions against scipy, and what a fresh policy does."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.stats
+
+from rpsp.algorithms.policies import (
+    Agent,
+    Categorical,
+    CategoricalPolicy,
+    Gaussian,
+    GaussianPolicy,
+    Network,
+    NormedNetwork,
+    input_scaling,
+)
+from rpsp.data.scaling import Scaling
+from rpsp.errors import UsageError
+from rpsp.filters.base import Concatenated, trainable
+from rpsp.filters.memory import observation_window
+
+MEAN, LOG_STD = np.array([0.3, -1.2, 0.0]), np.array([-0.5, 0.4, 0.1])
+OTHER_MEAN, OTHER_LOG_STD = np.array([0.1, -1.0, 0.7]), np.array([-0.2, 0.1, 0.1])
+
+
+def gaussian(mean: np.ndarray = MEAN, log_std: np.ndarray = LOG_STD) -> Gaussian:
+    return Gaussian(jnp.asarray(mean, jnp.float32), jnp.asarray(log_std, jnp.float32))
+
+
+def test_gaussian_log_prob_is_scipys() -> None:
+    action = np.array([0.5, 2.0, -0.1])
+    expected = scipy.stats.norm.logpdf(action, MEAN, np.exp(LOG_STD)).sum()
+    np.testing.assert_allclose(gaussian().log_prob(jnp.asarray(action, jnp.float32)), expected, rtol=1e-5)
+
+
+def test_gaussian_kl_is_the_integral() -> None:
+    def dimension(i: int) -> float:
+        p = scipy.stats.norm(MEAN[i], np.exp(LOG_STD[i]))
+        q = scipy.stats.norm(OTHER_MEAN[i], np.exp(OTHER_LOG_STD[i]))
+        return scipy.integrate.quad(lambda x: p.pdf(x) * (p.logpdf(x) - q.logpdf(x)), -20, 20, limit=200)[0]
+
+    kl = gaussian().kl(gaussian(OTHER_MEAN, OTHER_LOG_STD))
+    np.testing.assert_allclose(kl, sum(map(dimension, range(3))), rtol=1e-4)
+    assert gaussian().kl(gaussian()) == 0
+
+
+def test_gaussian_kl_resolves_small_steps() -> None:
+    step = 1e-3
+    kl = gaussian(np.zeros(1), np.zeros(1)).kl(gaussian(np.zeros(1), np.full(1, step)))
+    # To second order KL = Σ δ²; the naive formula loses this in float32.
+    np.testing.assert_allclose(kl, step**2, rtol=0.01)
+
+
+def test_gaussian_entropy_mode_and_samples() -> None:
+    dist = gaussian()
+    np.testing.assert_allclose(dist.entropy(), scipy.stats.norm.entropy(MEAN, np.exp(LOG_STD)).sum(), rtol=1e-5)
+    np.testing.assert_array_equal(dist.mode(), dist.mean)
+    samples = np.asarray(jax.vmap(dist.sample)(jax.random.normal(jax.random.key(0), (20_000, len(MEAN)))))
+    np.testing.assert_allclose(samples.mean(axis=0), MEAN, atol=0.04)
+    np.testing.assert_allclose(samples.std(axis=0), np.exp(LOG_STD), rtol=0.02)
+
+
+def test_categorical_against_scipy() -> None:
+    logits, others = jnp.asarray([0.0, 1.0, -2.0]), jnp.asarray([0.5, 0.0, 0.0])
+    p, q = np.asarray(jax.nn.softmax(logits)), np.asarray(jax.nn.softmax(others))
+    dist = Categorical(logits)
+    np.testing.assert_allclose(dist.log_prob(jnp.asarray([0.0, 0.0, 1.0])), np.log(p[2]), rtol=1e-5)
+    np.testing.assert_allclose(dist.kl(Categorical(others)), scipy.stats.entropy(p, q), rtol=1e-5)
+    np.testing.assert_allclose(dist.entropy(), scipy.stats.entropy(p), rtol=1e-5)
+    np.testing.assert_array_equal(dist.mode(), [0.0, 1.0, 0.0])
+    samples = np.asarray(jax.vmap(dist.sample)(jax.random.gumbel(jax.random.key(0), (20_000, len(p)))))
+    assert set(np.unique(samples)) == {0.0, 1.0} and (samples.sum(axis=1) == 1).all()
+    np.testing.assert_allclose(samples.mean(axis=0), p, atol=0.015)
+
+
+def test_a_fresh_policy_treats_all_states_alike() -> None:
+    policy = GaussianPolicy(4, 2, key=jax.random.key(0))
+    assert [layer.weight.shape for layer in policy.network.layers] == [(16, 4), (2, 16)]
+    for state in jax.random.normal(jax.random.key(1), (5, 4)):
+        np.testing.assert_array_equal(policy(state).mean, np.zeros(2))
+        np.testing.assert_array_equal(policy(state).log_std, np.zeros(2))
+    uniform = CategoricalPolicy(4, 3, hidden=(), key=jax.random.key(0))(jnp.ones(4))
+    np.testing.assert_array_equal(uniform.logits, np.zeros(3))
+
+
+def test_inputs_are_z_scored_by_constants() -> None:
+    scaling = Scaling(np.array([5.0, -1.0]), np.array([2.0, 0.1]))
+    policy = GaussianPolicy(2, 1, hidden=(3, 3), scaling=scaling, key=jax.random.key(0))
+    plain = GaussianPolicy(2, 1, hidden=(3, 3), key=jax.random.key(0))
+    q = jnp.asarray([7.0, -0.8])
+    for network in (policy.network, plain.network):
+        assert len(network.layers) == 3
+    first, first_plain = policy.network.layers[0], plain.network.layers[0]
+    np.testing.assert_array_equal(first.weight, first_plain.weight)  # same key, same layers
+    hidden = first((q - policy.network.mean) / policy.network.scale)
+    np.testing.assert_allclose(hidden, first_plain(jnp.asarray([1.0, 2.0])), rtol=1e-5)
+    marks = trainable(policy)
+    assert not marks.network.mean and not marks.network.scale
+    assert marks.log_std and all(jax.tree.leaves(marks.network.layers))
+
+
+def test_a_normed_network_standardises_each_layer_and_so_stays_bounded() -> None:
+    """By hand; and an input a million times as far away leaves its output where it was, where a plain network's explodes."""
+    last = eqx.nn.Linear(8, 1, key=jax.random.key(1))
+
+    def made(kind: type[Network]) -> Network:
+        network = kind(3, 1, hidden=(8, 8), scaling=None, key=jax.random.key(0))
+        return eqx.tree_at(lambda n: n.layers[-1], network, last)  # whose last layer is not zero
+
+    plain, normed = made(Network), made(NormedNetwork)
+    q = jnp.asarray([0.3, -1.0, 2.0])
+    x = np.asarray(q)
+    for layer in normed.layers[:-1]:
+        h = np.asarray(layer.weight) @ x + np.asarray(layer.bias)
+        x = np.maximum((h - h.mean()) / h.std(), 0)
+    np.testing.assert_allclose(normed(q), np.asarray(last.weight) @ x + np.asarray(last.bias), rtol=1e-3)
+    np.testing.assert_allclose(normed(1e3 * q), normed(1e9 * q), rtol=1e-2)
+    assert abs(plain(1e9 * q)[0]) > 1e3 * abs(plain(1e3 * q)[0])
+
+
+def test_an_agent_is_a_filter_and_a_policy() -> None:
+    window = observation_window(2, 3, 1)
+    agent = Agent(window, GaussianPolicy(window.size, 1, key=jax.random.key(0)))
+    assert agent.policy(agent.filter.init()).mode().shape == (1,)
+
+
+def test_an_empty_layer_is_refused() -> None:
+    with pytest.raises(UsageError, match="hidden"):
+        GaussianPolicy(2, 1, hidden=(0,), key=jax.random.key(0))
+
+
+def test_inputs_of_one_filter_share_a_unit_and_parts_have_their_own() -> None:
+    """q = [window of 2 observations, window of 1]: each part is divided by its largest standard deviation."""
+    parts = observation_window(2, 1, 1), observation_window(1, 1, 1)
+    rng = np.random.default_rng(0)
+    states = rng.normal(size=(1000, 3)) * [5.0, 0.01, 0.3] + [1.0, 2.0, 3.0]
+    scaling = input_scaling(Concatenated(*parts), states)
+    std = states.std(axis=0)
+    np.testing.assert_allclose(scaling.scale, [std[0], std[0], std[2]])
+    np.testing.assert_allclose(scaling.mean, states.mean(axis=0))

@@ -1,0 +1,256 @@
+"""Soft actor-critic: the buffer, the losses against hand-written ones, and a task it must solve."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rpsp.algorithms.policies import Agent, GaussianPolicy, Network, SquashedGaussian, SquashedPolicy
+from rpsp.algorithms.sac import SacMemory, explored, refitted, sac, values
+from rpsp.data.batches import Batch, pack
+from rpsp.data.episodes import Episode
+from rpsp.data.replay import store
+from rpsp.data.scaling import Scaling
+from rpsp.errors import UsageError
+from rpsp.filters.base import compiled_unroll
+from rpsp.filters.memory import GRU, observation_window
+
+SMALL = {"hidden": (16,), "minibatch": 8, "capacity": 40}
+
+
+def episodes(rng: np.random.Generator, *lengths: int) -> list[Episode]:
+    return [
+        Episode(
+            observations=rng.normal(size=(n + 1, 2)),
+            actions=np.clip(rng.normal(size=(n, 1)), -1, 1),
+            rewards=rng.normal(size=n),
+            drawn=np.tanh(rng.normal(size=(n, 1))),
+            terminated=bool(n % 2),
+            truncated=not n % 2,
+        )
+        for n in lengths
+    ]
+
+
+def batch_of(seed: int, *lengths: int) -> Batch:
+    return pack(episodes(np.random.default_rng(seed), *lengths), row_length=12)
+
+
+def gru_agent(seed: int = 0) -> Agent:
+    first, second = jax.random.split(jax.random.key(seed))
+    filter = GRU(4, 2, 1, key=first)
+    return Agent(filter, SquashedPolicy(4, 1, key=second))
+
+
+# The policy
+
+
+def test_squashed_log_probabilities_integrate_to_one() -> None:
+    dist = SquashedGaussian(jnp.asarray([0.3]), jnp.asarray([-0.4]))
+    grid = np.tanh(np.linspace(-6, 6, 4001))
+    mass = np.trapezoid(np.exp(jax.vmap(lambda a: dist.log_prob(a[None]))(jnp.asarray(grid))), grid)
+    assert mass == pytest.approx(1.0, abs=1e-3)
+
+
+def test_the_log_probability_of_a_sample_is_that_of_the_action() -> None:
+    dist = SquashedGaussian(jnp.asarray([0.3, -1.0]), jnp.asarray([-0.4, 0.2]))
+    for noise in np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32):
+        action, log_prob = dist.sample_and_log_prob(jnp.asarray(noise))
+        np.testing.assert_allclose(action, dist.sample(jnp.asarray(noise)))
+        np.testing.assert_allclose(log_prob, dist.log_prob(action), rtol=1e-3, atol=1e-3)
+    _, far = dist.sample_and_log_prob(jnp.asarray([30.0, -30.0]))  # tanh is ±1 there
+    assert np.isfinite(far)
+
+
+def test_squashing_changes_no_divergence() -> None:
+    one = SquashedGaussian(jnp.asarray([0.3]), jnp.asarray([-0.4]))
+    other = SquashedGaussian(jnp.asarray([-0.2]), jnp.asarray([0.1]))
+    noise = np.random.default_rng(0).normal(size=(200_000, 1)).astype(np.float32)
+    actions, log_probs = jax.vmap(one.sample_and_log_prob)(noise)
+    estimate = np.mean(log_probs - jax.vmap(other.log_prob)(actions))
+    assert float(one.kl(other)) == pytest.approx(float(estimate), rel=0.02)
+
+
+# The buffer
+
+
+def in_ring(memory: SacMemory, name: str) -> np.ndarray:
+    """Of the buffer what is filled, oldest first."""
+    x, steps = np.asarray(getattr(memory.stored, name)), int(memory.steps)
+    return np.roll(x, -steps, axis=0) if steps >= len(x) else x[:steps]
+
+
+def test_the_buffer_holds_the_latest_steps_in_order() -> None:
+    agent, rule = gru_agent(), sac(**SMALL)
+    memory, everything = rule.init(agent), []
+    for seed in range(4):
+        batch = batch_of(seed, 5, 4, 7)
+        everything.append(np.asarray(batch.rewards)[np.asarray(batch.mask)])
+        _, memory, found = rule.step(agent, memory, batch)
+        expected = np.concatenate(everything)[-40:]
+        np.testing.assert_allclose(in_ring(memory, "reward"), expected, rtol=1e-6)
+        assert int(found["stored"]) == len(expected)
+    terminated = np.asarray(batch.ends)[np.asarray(batch.mask)] & ~np.asarray(batch.truncated)[np.asarray(batch.mask)]
+    np.testing.assert_array_equal(in_ring(memory, "terminated")[-16:], terminated)
+    assert terminated.sum() == 2
+
+
+def test_the_exploration_is_stored_as_it_was_done() -> None:
+    agent, rule = gru_agent(), sac(**SMALL)
+    batch = batch_of(0, 5, 4, 7)
+    mask = np.asarray(batch.mask)
+    memory = explored(agent, rule.init(agent), batch)
+    np.testing.assert_array_equal(in_ring(memory, "action"), np.asarray(batch.performed)[mask])
+    np.testing.assert_allclose(in_ring(memory, "q"), np.asarray(compiled_unroll(agent.filter, batch))[mask], atol=1e-6)
+    assert int(rule.step(agent, memory, batch_of(1, 3))[1].steps) == 19, "what is acted later comes behind it"
+    much = batch_of(2, *[12] * 5)  # more than the buffer's 40
+    expected = np.asarray(much.rewards)[np.asarray(much.mask)][-40:]
+    np.testing.assert_array_equal(in_ring(explored(agent, rule.init(agent), much), "reward"), expected)
+
+
+def test_states_are_computed_anew_as_if_the_new_filter_had_acted() -> None:
+    """Exactly where a piece begins with an episode; and where it does not, from the state that was stored."""
+    agent, other = gru_agent(0), gru_agent(1)
+    batch = batch_of(0, 12, 12)
+    memory = sac(**SMALL).init(agent)
+    states = np.asarray(compiled_unroll(agent.filter, batch))
+    memory = memory._replace(
+        stored=store(memory.stored, memory.steps, batch, jnp.asarray(states)), steps=jnp.asarray(24, jnp.int32)
+    )
+    expected = np.asarray(compiled_unroll(other.filter, batch)).reshape(24, -1)
+    again = refitted(other, memory, 40).stored.q
+    np.testing.assert_allclose(again[:24], expected, atol=1e-6)
+    np.testing.assert_array_equal(again[24:], memory.stored.q[24:])
+    same = refitted(agent, memory, 7).stored.q
+    np.testing.assert_allclose(same[:24], states.reshape(24, -1), atol=1e-6)
+
+
+def test_the_oldest_step_of_a_full_buffer_does_not_go_on_from_the_newest() -> None:
+    """Computed anew by the filter that made them, states stay what they are, though the ring's seam cuts an episode."""
+    agent, rule = gru_agent(), sac(**SMALL)
+    batch = batch_of(0, 12, 12, 12, 12, 12)  # 60 steps into a ring of 40: the oldest is the ninth of an episode
+    memory = explored(agent, rule.init(agent), batch)
+    assert int(memory.steps) % 40 == 20 and not bool(memory.stored.start[20])
+    for length in (40, 7):
+        np.testing.assert_allclose(refitted(agent, memory, length).stored.q, memory.stored.q, atol=1e-6)
+
+
+# Learning
+
+
+def test_the_critics_learn_what_a_plain_loop_says() -> None:
+    """y = r + γ (min_i Q̄_i(q', a') − α log π(a' | q')), and r alone where an episode terminated, not where time ran out."""
+    agent = gru_agent()
+    rule = sac(hidden=(16,), minibatch=8, capacity=40, discount=0.9, ratio=0.1)  # one gradient of eleven steps
+    first = rule.init(agent)
+    memory = first._replace(
+        targets=jax.tree.map(lambda x: 1.5 * x + 0.1, first.critics), log_temperature=jnp.asarray(-1.0)
+    )
+    _, after, found = rule.step(agent, memory, batch_of(0, 1, 2, 1, 2, 3, 2))
+    pick, draw, _ = jax.random.split(
+        jax.random.fold_in(jax.random.split(jax.random.wrap_key_data(memory.key))[1], 0), 3
+    )
+    chosen = np.asarray(jax.random.randint(pick, (8,), 0, 11))
+    noise, s = jax.random.normal(draw, (8, 1)), after.stored
+    lasts = [bool(s.terminated[i]) for i in chosen if i + 1 == 11 or s.start[i + 1]]
+    assert any(lasts) and not all(lasts), "both ways to end are among them"
+
+    def both(critics: Network, q: Any, action: Any) -> list[float]:
+        inputs = jnp.concatenate([q, action])
+        return [float(jax.tree.map(lambda x, i=i: x[i], critics)(inputs)[0]) for i in (0, 1)]
+
+    losses = []
+    for i, e in zip(chosen, noise, strict=True):
+        y = float(s.reward[i])
+        if not s.terminated[i]:
+            next_q = agent.filter.update(s.q[i], s.performed[i], s.observation[i])
+            action, log_prob = agent.policy(next_q).sample_and_log_prob(e)
+            y += 0.9 * (min(both(memory.targets, next_q, action)) - np.exp(-1.0) * float(log_prob))
+        losses.append(sum((Q - y) ** 2 for Q in both(memory.critics, s.q[i], s.action[i])))
+    assert float(found["critic_loss"]) == pytest.approx(np.mean(losses), rel=1e-4)
+
+
+def test_a_change_of_units_keeps_functions_and_rescales_adams_moments() -> None:
+    rule, agent = sac(1e-2, **SMALL), gru_agent()
+    agent, memory, _ = rule.step(agent, rule.init(agent), batch_of(0, 9, 8, 7))
+    assert rule.in_units is not None
+    units = Scaling(np.asarray(agent.policy.network.mean), 2 * np.asarray(agent.policy.network.scale))
+    moved = rule.in_units(agent, memory, units)
+    rng = np.random.default_rng(1)
+    q, action = (jnp.asarray(rng.normal(size=(6, n)), jnp.float32) for n in (4, 1))
+    for name in ("critics", "targets"):
+        old, new = getattr(memory, name), getattr(moved, name)
+        np.testing.assert_allclose(values(new, q, action), values(old, q, action), atol=1e-4)
+        np.testing.assert_allclose(new.scale, np.tile([2.0, 2, 2, 2, 1], (2, 1)) * np.asarray(old.scale))
+    (old, *_), (new, *_) = memory.adam, moved.adam
+    for before, after, power in ((old.mu, new.mu, 1), (old.nu, new.nu, 2)):
+        halved = 0.5**power
+        first = before[0].network.layers[0], after[0].network.layers[0]
+        np.testing.assert_allclose(first[1].weight, halved * np.asarray(first[0].weight), rtol=1e-5)
+        np.testing.assert_array_equal(first[1].bias, first[0].bias)
+        first = before[1].layers[0], after[1].layers[0]
+        columns = np.array([halved] * 4 + [1.0])  # of four states and one action
+        np.testing.assert_allclose(first[1].weight, columns * np.asarray(first[0].weight), rtol=1e-5)
+        assert np.abs(first[0].weight).max() > 0
+        np.testing.assert_array_equal(after[1].layers[1].weight, before[1].layers[1].weight)
+        np.testing.assert_array_equal(after[2], before[2])
+
+
+def test_nothing_is_learned_of_less_than_a_minibatch() -> None:
+    agent, rule = gru_agent(), sac(**SMALL)
+    new, memory, found = rule.step(agent, rule.init(agent), batch_of(0, 4))
+    assert eqx.tree_equal(new, agent) and int(memory.steps) == 4 and float(found["kl"]) == 0
+
+
+def test_the_filter_stays_and_a_seed_gives_the_same_bits() -> None:
+    agent, rule = gru_agent(), sac(**SMALL)
+    ends = [rule.step(agent, rule.init(agent), batch_of(0, 12, 12)) for _ in range(2)]
+    assert eqx.tree_equal(ends[0], ends[1])
+    assert eqx.tree_equal(ends[0][0].filter, agent.filter) and not eqx.tree_equal(ends[0][0].policy, agent.policy)
+
+
+@pytest.mark.parametrize("reward", [np.inf, 2e19])
+def test_a_gradient_that_is_not_finite_is_not_followed(reward: float) -> None:
+    """Nor one whose squares are not, which Adam would remember for ever."""
+    agent, rule = gru_agent(), sac(**SMALL)
+    batch = batch_of(0, 12, 12)
+    batch = eqx.tree_at(lambda b: b.rewards, batch, np.full_like(batch.rewards, reward))
+    new, memory, found = rule.step(agent, rule.init(agent), batch)
+    assert float(found["skipped"]) == 1 and eqx.tree_equal(new, agent)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(memory.adam))
+
+
+@pytest.mark.parametrize("normed", [False, True])
+def test_it_finds_the_best_action_of_a_bandit(normed: bool) -> None:
+    """Episodes of one step; the reward is −(a − 0.5)², so that the policy must come to 0.5, and its value near 0."""
+    rng = np.random.default_rng(0)
+    window = observation_window(1, 1, 1)
+    agent = Agent(window, SquashedPolicy(1, 1, key=jax.random.key(0)))
+    rule = sac(3e-3, hidden=(32,), minibatch=64, capacity=4000, target_entropy=-3.0, normed=normed)
+    memory = rule.init(agent)
+    for _ in range(12):
+        drawn = np.asarray(jax.vmap(agent.policy(jnp.zeros(1)).sample)(rng.normal(size=(200, 1))))
+        played = [
+            Episode(np.zeros((2, 1)), a[None], np.array([-((a[0] - 0.5) ** 2)]), a[None], terminated=True)
+            for a in drawn
+        ]
+        agent, memory, found = rule.step(agent, memory, pack(played, row_length=20))
+    assert float(agent.policy(jnp.zeros(1)).mode()[0]) == pytest.approx(0.5, abs=0.1)
+    assert float(found["value"]) > -0.1
+
+
+def test_mistakes_are_said() -> None:
+    with pytest.raises(UsageError, match=r"learning_rate=0\.0"):
+        sac(0.0)
+    with pytest.raises(UsageError, match=r"target_rate=2\.0"):
+        sac(target_rate=2.0)
+    with pytest.raises(UsageError, match="capacity=10"):
+        sac(capacity=10)
+    agent = Agent(observation_window(1, 1, 1), GaussianPolicy(1, 1, key=jax.random.key(0)))
+    with pytest.raises(UsageError, match="SquashedPolicy"):
+        sac(**SMALL).init(agent)

@@ -1,0 +1,359 @@
+"""The door: commands, what they print, what they leave, and the exit code of every mistake."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rpsp
+from rpsp.cli import main
+from rpsp.errors import UsageError
+
+
+def run(*arguments: str) -> int:
+    """The exit code of `rpsp …`, in this process."""
+    try:
+        main(list(arguments))
+    except SystemExit as exit:
+        return int(exit.code or 0)
+    return 0
+
+
+@pytest.fixture
+def recording(tmp_path):
+    rng = np.random.default_rng(0)
+    episodes = [(rng.standard_normal((31, 2)).cumsum(axis=0), rng.standard_normal((30, 1))) for _ in range(10)]
+    rpsp.save_episodes(tmp_path / "data.npz", episodes)
+    return str(tmp_path / "data.npz")
+
+
+def test_fit_environment_then_inspect(tmp_path, capsys):
+    out = tmp_path / "run"
+    assert run("fit", "InvertedPendulum-v5", "--samples", "400", "--out", str(out), "--json") == 0
+    printed = capsys.readouterr().out
+    results = json.loads(printed.splitlines()[-1])
+    assert list(results["errors"]) == ["inference", "linear AR(10)", "persistence", "mean"]
+    assert "persistence" in printed and "explored InvertedPendulum-v5" in printed
+    names = {path.name for path in out.iterdir()}
+    assert names == {"config.json", "command.txt", "versions.json", "episodes.npz", "model.safetensors", "results.json"}
+    assert json.loads((out / "config.json").read_text())["source"] == "InvertedPendulum-v5"
+    assert run("inspect", str(out), "--json", "--quiet") == 0
+    figures = json.loads(capsys.readouterr().out)["figures"]
+    assert len(figures) == 3 and all(
+        (out / "figures").joinpath(f.split("/")[-1]).stat().st_size > 5000 for f in figures
+    )
+
+
+def test_fit_recording(recording, tmp_path, capsys):
+    assert run("fit", recording, "--past", "3", "--out", str(tmp_path / "run"), "--quiet") == 0
+    assert capsys.readouterr().out == ""
+    model = rpsp.PredictiveStateModel.load(tmp_path / "run" / "model.safetensors")
+    assert model.settings.past == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["fit", "Hoper-v5"], 2, "Hopper-v5"),
+        (["fit", "missing.npz"], 3, "no such file"),
+        (["fit", "InvertedPendulum-v5", "--observe", "9"], 2, "9"),
+        (["fit", "InvertedPendulum-v5", "--dropout", "1.5"], 2, "dropout"),
+        (["fit", "InvertedPendulum-v5", "--samples", "0"], 2, "samples"),
+        (["fit", "InvertedPendulum-v5", "--past", "0"], 2, "past"),
+        (["fit", "DATA", "--obs-noise", "0.1"], 2, "environments only"),
+        (["inspect", "nowhere"], 3, "rpsp fit"),
+        (["eval", "nowhere"], 3, "nowhere: is no directory"),
+        (["train", "CartPole-v1", "--method", "RPSI-TRPO"], 2, "did you mean 'rpsi-trpo'"),
+    ],
+)
+def test_mistakes(arguments, code, words, recording, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    arguments = [recording if a == "DATA" else a for a in arguments]
+    assert run(*arguments) == code
+    error = capsys.readouterr().err
+    assert words in error and "Traceback" not in error and len(error.splitlines()) <= 5
+    assert sorted(tmp_path.rglob("*")) == before, "a mistake must leave nothing behind"
+
+
+def test_unknown_flags_and_kinds_are_usage_errors(capsys):
+    assert run("fit", "InvertedPendulum-v5", "--kinds", "gru") == 2
+    assert run("fit", "InvertedPendulum-v5", "--kind", "gruu") == 2
+
+
+@pytest.mark.parametrize("more", [[], ["--help"], ["CartPole-v1"]])
+@pytest.mark.parametrize(
+    ("name", "hint"), [("trian", " (did you mean 'train'?)"), ("evaluate", " (did you mean 'eval'?)"), ("zz", "")]
+)
+def test_an_unknown_command_is_named(name, hint, more, capsys):
+    assert run(name, *more) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"rpsp: there is no command {name!r}{hint}; the commands are train, resume, ")
+    assert len(printed.err.splitlines()) == 1
+
+
+def test_an_existing_directory_is_left_alone(recording, tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "precious").write_text("data")
+    assert run("fit", recording, "--out", str(tmp_path / "run")) == 2
+    assert "exists and is not empty" in capsys.readouterr().err
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["precious"]
+
+
+def test_doctor(capsys):
+    assert run("doctor", "--json") == 0
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert set(report) == {"versions", "machine", "rendering", "extras"}
+    assert report["versions"]["numpy"] == np.__version__
+
+
+def test_help_and_version_by_any_name(capsys):
+    printed = []
+    for arguments in ([], ["help"], ["--help"]):
+        assert run(*arguments) == 0
+        printed.append(capsys.readouterr().out)
+    assert len(set(printed)) == 1 and "train" in printed[0]
+    for arguments in (["help", "eval"], ["eval", "--help"]):
+        assert run(*arguments) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[-1] == printed[-2] != printed[0]
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"rpsp {version('rpsp')}\n"
+
+
+def test_an_interruption_that_an_import_turned_into_another_error_is_one(monkeypatch, capsys):
+    def examine():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise ImportError("the extension could not be initialised") from None
+
+    monkeypatch.setattr("rpsp.experiments.doctor.examine", examine)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert run("doctor") == 143
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert capsys.readouterr().err.startswith("rpsp: interrupted")
+
+
+def test_help_comes_at_once():
+    """Without jax, matplotlib or gymnasium; the best of three, for other things run on this machine."""
+    code = (
+        "import atexit, sys, rpsp.cli; heavy = {'jax', 'matplotlib', 'gymnasium', 'mujoco'}; "
+        "atexit.register(lambda: print('found', heavy & set(sys.modules), file=sys.stderr)); rpsp.cli.main(['--help'])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert shown.stderr == "found set()\n" and "train" in shown.stdout
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "rpsp.cli", "--help"], check=True, capture_output=True)
+        times.append(time.perf_counter() - started)
+    assert min(times) < 4.0  # 0.3 s on a quiet machine; what keeps it quick is asserted above
+
+
+def test_windows_is_refused_in_one_sentence(monkeypatch, capsys):
+    names = "rpsp.envs.watchdog", "rpsp.experiments.run_directory"
+    for name in names:  # with everything that they import, which may look at the platform as well
+        importlib.import_module(name)
+    monkeypatch.setattr(sys, "platform", "win32")
+    for name in names:  # executed again, beside the imported module
+        spec = importlib.util.find_spec(name)
+        with pytest.raises(UsageError, match=r"rpsp does not run on Windows.*use WSL2"):
+            spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    assert run("methods") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("rpsp: platform: rpsp does not run on Windows") and error.count("\n") == 1
+    assert run("--version") == 0
+
+
+def test_the_package_says_its_version_and_that_it_is_typed():
+    assert rpsp.__version__ == version("rpsp") and "__version__" in dir(rpsp)
+    with pytest.raises(AttributeError, match="no attribute '__versions__'"):
+        rpsp.__versions__  # noqa: B018
+    assert files("rpsp").joinpath("py.typed").is_file()
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert "py.typed" in project["tool"]["setuptools"]["package-data"]["rpsp"]
+    classifiers = project["project"]["classifiers"]
+    assert {c for c in classifiers if c.startswith("Operating System")} == {
+        "Operating System :: MacOS",
+        "Operating System :: POSIX :: Linux",
+    }
+    assert "Programming Language :: Python :: 3.11" in classifiers
+
+
+@pytest.mark.slow
+def test_the_wheel_works_elsewhere(tmp_path):
+    """Built of a copy, installed apart, and run away from the repository with nothing of it in reach but dependencies."""
+    root, copy, apart = Path(__file__).parents[2], tmp_path / "copy", tmp_path / "apart"
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        copy.mkdir(exist_ok=True)
+        shutil.copy(root / name, copy)
+    shutil.copytree(root / "src" / "rpsp", copy / "src" / "rpsp", ignore=shutil.ignore_patterns("__pycache__"))
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", str(tmp_path), str(copy)], check=True)
+    (wheel,) = tmp_path.glob("rpsp-*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--target", str(apart), str(wheel)], check=True)
+    shutil.rmtree(copy)
+    env = os.environ | {"PYTHONPATH": str(apart)}
+    where = subprocess.run(
+        [sys.executable, "-c", "import rpsp; print(rpsp.__file__)"], env=env, cwd=tmp_path, capture_output=True
+    )
+    assert where.stdout.decode().startswith(str(apart)) and (apart / "rpsp" / "py.typed").exists()
+    small = ["--method", "fm2", "--iterations", "1", "--samples", "500", "--exploration-episodes", "10"]
+    for words in (
+        ["doctor"],
+        ["train", "CartPole-v1", *small, "--out", "run"],
+        ["report", "run"],
+        ["export", "run"],
+        ["paper"],
+    ):
+        command = [sys.executable, "-m", "rpsp.cli", *words, "--json"]
+        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout.splitlines()[-1])
+    assert (tmp_path / "run" / "export" / "act.py").exists() and (tmp_path / "run" / "report.html").exists()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Training (what it does is tested in experiments/test_runs.py)
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_help_of_train_names_every_setting(capsys):
+    assert run("train", "--help") == 0
+    printed = capsys.readouterr().out
+    for flag in (
+        "--method",
+        "--observe",
+        "--obs-noise",
+        "--seeds",
+        "--iterations",
+        "--max-kl",
+        "--refit-before",
+        "--out",
+    ):
+        assert flag in printed
+    assert "rpsi-trpo" in printed  # the default method
+
+
+def test_help_shows_the_defaults_of_the_method_that_is_named(capsys):
+    printed = {}
+    for method in ("fm2", "rpsi-ppo"):
+        assert run("train", "--method", method, "--help") == 0
+        printed[method] = " ".join(capsys.readouterr().out.split())
+    assert "64 64" in printed["rpsi-ppo"] and "64 64" not in printed["fm2"]
+
+
+def test_methods_are_listed(capsys, monkeypatch):
+    from rpsp.experiments.methods import METHODS, Method
+
+    monkeypatch.setitem(METHODS, "own", Method("own", "gru", run, "a row that this program has added"))
+    assert run("methods", "--json") == 0
+    printed = capsys.readouterr().out
+    rows = json.loads(printed.splitlines()[-1])["methods"]
+    assert [row["name"] for row in rows] == list(METHODS)
+    assert all(name in printed for name in METHODS) and "ours" in printed
+    assert rows[-1]["update"] == "run"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of two iterations, by a file and flags that go before it."""
+    where = tmp_path_factory.mktemp("train")
+    (where / "mine.toml").write_text(
+        'env = "InvertedPendulum-v5"\nmethod = "fm1"\niterations = 5\nsamples = 200\nexploration_episodes = 10\n'
+        "max-kl = 0.02\nnum_envs = 2\nthreads = 1\n"
+    )
+    return where
+
+
+def test_train_then_eval(trained, capsys):
+    out = trained / "run"
+    command = ["train", "--config", str(trained / "mine.toml"), "--iterations", "2", "--method", "fm2"]
+    assert run(*command, "--out", str(out), "--json") == 0
+    printed = capsys.readouterr().out
+    results = json.loads(printed.splitlines()[-1])
+    assert results["iterations"] == 2 and results["method"] == "fm2" and results["directory"] == str(out)
+    assert f"run directory {out}" in printed and "held-out error" in printed
+    for n in (1, 2):
+        (line,) = [line for line in printed.splitlines() if line.lstrip().startswith(f"{n}/2 ")]
+        assert all(word in line for word in ("return", "prediction", "persistence", "KL", "steps/s", "ETA"))
+    assert f"rpsp eval {out}" in printed and "area under the curve" in printed
+    config = json.loads((out / "config.json").read_text())
+    assert config["samples"] == 200 and config["settings"]["max_kl"] == 0.02 and config["settings"]["window"] == 2
+
+    assert run("eval", str(out), "--episodes", "3", "--json", "--quiet") == 0
+    evaluated = json.loads(capsys.readouterr().out)
+    assert evaluated["episodes"] == 3 == len(evaluated["returns"]) and evaluated["deterministic"]
+    assert evaluated["mean_return"] == pytest.approx(np.mean(evaluated["returns"]))
+    assert evaluated["std_return"] == pytest.approx(np.std(evaluated["returns"]))
+    assert json.loads((out / "results.json").read_text())["evaluation"] == evaluated
+    for wrong, code, words in (
+        (["--episodes", "0"], 2, "episodes"),
+        (["--checkpoint", "77"], 2, "77"),
+        (["--checkpoint", "newest"], 2, "newest"),
+    ):
+        assert run("eval", str(out), *wrong) == code
+        assert words in capsys.readouterr().err
+
+    assert run("resume", str(out), "--iterations", "3", "--quiet") == 0
+    assert capsys.readouterr().out == ""
+    assert run("eval", str(out), "--checkpoint", "3", "--stochastic", "--episodes", "2") == 0
+    assert "checkpoint 3" in capsys.readouterr().out
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    """As in `rpsp train --help | head`: no traceback, and the exit code that a shell gives a closed pipe."""
+    command = [sys.executable, "-c", "from rpsp.cli import main; main()", "train", "--help"]
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "wb") as out:
+        found = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, timeout=120)
+    assert (found.returncode, found.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C"}])
+def test_help_can_be_printed_in_ascii(environment, tmp_path):
+    command = [sys.executable, "-m", "rpsp"]
+    given = {"env": os.environ | environment, "cwd": tmp_path, "capture_output": True, "timeout": 120}
+    shown = subprocess.run([*command, "train", "--help"], **given)
+    assert shown.returncode == 0, shown.stderr
+    assert "--discount" in shown.stdout.decode()
+    wrong = subprocess.run([*command, "eval", "δ±中"], **given)
+    assert wrong.returncode == 3 and b"Traceback" not in wrong.stderr
+    if "PYTHONIOENCODING" in environment:
+        assert b"gamma: " in shown.stdout
+        assert wrong.stderr.startswith(rb"rpsp: delta+-\u4e2d: is no directory")
+
+
+INTERRUPTED = """
+import sys
+class Interrupting:
+    def find_spec(self, name, *more):
+        if name == "rpsp.cli":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+from rpsp.__main__ import main
+main()
+"""
+
+
+def test_an_interruption_before_the_first_line_is_a_sentence_too() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "rpsp: interrupted; nothing was left half-written.\n")
