@@ -22,6 +22,7 @@ from typing import Annotated, Any, Union
 
 import tyro
 
+from rpsp import sentinel
 from rpsp.errors import PENDING, RpspError, Terminated, UsageError, refuse_windows
 from rpsp.experiments import config as configs
 
@@ -61,6 +62,8 @@ def main(arguments: list[str] | None = None) -> None:
         signal.signal(signal.SIGTERM, _interrupt)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where Ctrl-C is to be ignored
             signal.signal(signal.SIGINT, _interrupt)
+        if alone and arguments[:1] in (["train"], ["resume"]):
+            sentinel.start()
         if arguments[:1] == ["--version"]:
             from importlib.metadata import version
 
@@ -85,12 +88,14 @@ def main(arguments: list[str] | None = None) -> None:
         if alone:  # at once: threads of compiled code that was left half-way do not always survive Python's own end
             with suppress(OSError):
                 sys.stdout.flush()
+            sentinel.dismiss()
             os._exit(code)
         sys.exit(code)
     finally:
         PENDING.clear()  # it is this command's, not that of whatever the program does next
         if alone:
             _flush()
+            sentinel.dismiss()
 
 
 ASCII = {

@@ -684,9 +684,7 @@ def test_an_environment_that_raises_is_named() -> None:
     def no_robot() -> gymnasium.Env:
         raise OSError("no robot on /dev/ttyUSB0")
 
-    with pytest.raises(
-        EnvironmentFailure, match=r"raised OSError while being made: no robot .*test_make\.py, line"
-    ):
+    with pytest.raises(EnvironmentFailure, match=r"raised OSError while being made: no robot .*test_make\.py, line"):
         make(no_robot)
     envs = make(lambda: Counter(bad_step=1, bad="raise"))
     envs.reset(seed=0)

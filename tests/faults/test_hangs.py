@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -160,6 +161,27 @@ def test_what_cannot_be_interrupted_ends_the_process(kind: str, code: int, tmp_p
     Faulty.plan("", 0)
     main(["resume", str(out), "--iterations", str(saved[-1] + 1), "--quiet", "--plugin", "faulty"])
     assert RunDirectory(out).numbers()[-1] == saved[-1] + 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "at", "code", "where"),
+    [("crashes", 10, -signal.SIGSEGV, "the exploration of seed 0"), ("leaves", 200, 3, r"iteration \d+ of seed 0")],
+)
+def test_a_process_that_is_gone_without_a_word_is_explained(
+    kind: str, at: int, code: int, where: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    flags = ["--method", "fm2", "--iterations", "20", "--out", str(out), *FLAGS]
+    process = spawn(tmp_path / "compiled", "train", "faulty:Faulty-v0", *flags, FAULT=kind, FAULT_AT=str(at))
+    _, error = process.communicate(timeout=300)
+    assert process.returncode == code, error
+    last = error.splitlines()[-1]
+    assert last.startswith("rpsp: the process ended without warning")
+    assert re.search(rf"it was in Faulty-v0, {where}, step [1-9]", last), last
+    assert last.endswith(f"all finished iterations are saved; go on with: rpsp resume {out} --plugin faulty")
+    Faulty.plan("", 0)
+    main(["resume", str(out), "--iterations", "6", "--quiet", "--plugin", "faulty"])
+    assert RunDirectory(out).numbers()[-1] == 6
 
 
 def test_the_time_for_which_a_process_is_suspended_does_not_count() -> None:

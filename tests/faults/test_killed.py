@@ -207,6 +207,7 @@ def interrupt_at_random(out: Path, cache: Callable[[], Path], times: int, rng: r
         assert process.returncode == code, error
         assert error.splitlines()[-1].startswith("rpsp: interrupted; all finished iterations are saved; go on with: ")
         assert error.splitlines()[-1].endswith(f"rpsp resume {out} --plugin tasks") and "Traceback" not in error
+        assert "without warning" not in error
         early += not RunDirectory(out).numbers()
         command = ["resume", str(out), "--plugin", "tasks"]
     return early

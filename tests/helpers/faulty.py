@@ -70,6 +70,10 @@ class Faulty(Drift):
         match self.kind:
             case "raises":
                 raise RuntimeError("the gearbox is gone")
+            case "crashes":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            case "leaves":
+                os._exit(3)
             case "sleeps":
                 time.sleep(1000)
             case "waits for a pipe":

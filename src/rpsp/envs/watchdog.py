@@ -25,6 +25,7 @@ from functools import cache
 from time import monotonic, sleep
 from typing import Any
 
+from rpsp import sentinel
 from rpsp.errors import EnvironmentFailure, refuse_windows
 
 refuse_windows()
@@ -114,4 +115,5 @@ def _look() -> None:
                 "all finished iterations are saved, and `rpsp resume` goes on from there."
             )
             print(sentence, file=sys.stderr, flush=True)
+            sentinel.dismiss()
             os._exit(EnvironmentFailure.exit_code)

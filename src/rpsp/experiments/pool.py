@@ -206,6 +206,7 @@ class Worker:
             self.process.wait()
 
 
+# Its thread keeps `main` from starting a sentinel, which is not needed: the driver says how its processes ended.
 _PROGRAM = "from rpsp.experiments.pool import follow; follow(); from rpsp.cli import main; main()"
 
 

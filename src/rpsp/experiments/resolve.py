@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from rpsp import sentinel
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.config import (
     TrainConfig,
@@ -76,7 +77,8 @@ def environment_maker(config: TrainConfig, factory: Any = None) -> Callable[...,
 
         from rpsp.envs.make import make
 
-        return make(
+        sentinel.note_place(f"{config.env}, which was being made")
+        made = make(
             source,
             num_envs=num_envs,
             autoreset_mode=AutoresetMode.DISABLED,
@@ -86,6 +88,8 @@ def environment_maker(config: TrainConfig, factory: Any = None) -> Callable[...,
             **dataclasses.asdict(config.sensors),
             **given,
         )
+        sentinel.note_place("")
+        return made
 
     return make_envs
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rpsp import sentinel
 from rpsp.errors import PENDING, EnvironmentFailure, FileFormatError, RpspError, UsageError
 from rpsp.experiments.compilation import compilation_cached
 from rpsp.experiments.config import TrainConfig, configured, field_names, find_method, import_plugin, plugin_flag
@@ -228,6 +229,7 @@ def resume(
     cached = compilation_cached(compilation_cache and first.compilation_cache)
     if several:
         _check_alike(configs, directories)
+        sentinel.note_resume(shlex.join(["rpsp", "resume", *map(str, directories), *plugin_flag(first)]))
         with cached:
             done = _run(configs, directories, make_envs, say, show)
         return Runs(directory.parent, {"runs": [run.results for run in done]}, tuple(done))
@@ -257,6 +259,7 @@ def _departing(config: TrainConfig, directory: Path, new: bool = False) -> Itera
     if config.env != FACTORY:
         words = ["rpsp", "resume", str(directory), *plugin_flag(config)]
         how += f"; go on with: {shlex.join(words)}"
+        sentinel.note_resume(shlex.join(words))
     try:
         yield
     except KeyboardInterrupt as interrupt:

@@ -22,6 +22,7 @@ from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from jaxtyping import Float
 
+from rpsp import sentinel
 from rpsp.algorithms.policies import Agent
 from rpsp.data.episodes import Episode
 from rpsp.data.scaling import OneHot, Scaling
@@ -371,6 +372,7 @@ def _play(
     frames: list[Frame] = []
     part_of = [part for part in parts for _ in part.rows]
     where = ", ".join(part.where for part in parts)
+    sentinel.note_place(f"{_name(envs)}, {where}")
     in_row: list[Span | None] = [None] * envs.num_envs
     rows, as_rows = envs.num_envs, _table(envs)
     running, nowhere = np.zeros(rows, np.bool_), np.zeros(rows, np.bool_)
@@ -394,6 +396,7 @@ def _play(
             seeds = {row: part_of[row].seed_of(int(numbers[row])) for row in begin}
             seen = encode(as_rows(_reset(envs, seeds, where, all_rows=now == 0)))
         elif not any(part.tally.running for part in parts):
+            sentinel.note_place("")
             # As np.stack, in a third of the time.
             stacked = Frame(*(np.concatenate(each).reshape(now, *each[0].shape) for each in zip(*frames, strict=True)))
             return [_finished(part, stacked, envs) for part in parts]
@@ -405,6 +408,7 @@ def _play(
             drawn = np.where(undecided[:, None], np.float32(0), drawn)
         executed = units.clip(drawn)
         actions = units.decode(executed)
+        sentinel.note_step(now + 1)
         try:
             readings, rewards, terminated, truncated, infos = envs.step(actions)
         except (Exception, SystemExit) as error:
