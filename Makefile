@@ -48,6 +48,7 @@ faults: $(VENV)/.dev  ## every promise of docs/promises.md with the full number 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 	$(BIN)/pyright
 
 bench: $(VENV)/.installed  ## every figure of docs/benchmarks.md, measured again
