@@ -37,7 +37,7 @@ test-all: $(VENV)/.dev  ## every test, compiled as users compile it
 
 coverage: $(VENV)/.dev  ## lines of src/ that `make test` runs
 	rm -f .coverage .coverage.*
-	$(BIN)/python -m coverage run --parallel-mode --source=src -m pytest $(ORDER) $(TESTS)
+	$(BIN)/python -m coverage run -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ORDER) $(TESTS)
 	$(BIN)/python -m coverage combine --quiet && $(BIN)/python -m coverage report --skip-covered --sort=cover
 
 faults: $(VENV)/.dev  ## every promise of docs/promises.md with the full number of faults; prints the figures and puts them there
