@@ -1,4 +1,4 @@
-"""The command `rpsp`, and `python -m rpsp`. Imports nothing before Ctrl-C has an answer; `cli` is the door itself."""
+"""The command `rpsp`, and `python -m rpsp`. Imports the rest inside `main`, so that Ctrl-C is handled from the start."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 
 
 def main() -> None:
-    """`cli.main`; whoever presses Ctrl-C while that is being imported gets a sentence as well."""
+    """Call `rpsp.cli.main`. If Ctrl-C interrupts its import, print one sentence and exit with 130."""
     try:
-        from rpsp.cli import main
+        from rpsp.cli import main  # inside `try`: see above
     except KeyboardInterrupt:
         print("rpsp: interrupted; nothing was left half-written.", file=sys.stderr, flush=True)
-        os._exit(130)  # a compiled module that was cut short may not survive Python's own end
+        os._exit(130)  # at once: Python may crash at exit after the import of a compiled module was interrupted
     main()
 
 

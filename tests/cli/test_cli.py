@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 import rpsp
-from rpsp.cli import main
+from rpsp.cli import COMMANDS, main
+from rpsp.cli.entry import HANDLERS
 from rpsp.errors import UsageError
 
 
@@ -149,6 +150,10 @@ def test_an_interruption_that_an_import_turned_into_another_error_is_one(monkeyp
     finally:
         signal.signal(signal.SIGTERM, before)
     assert capsys.readouterr().err.startswith("rpsp: interrupted")
+
+
+def test_every_command_has_a_handler():
+    assert set(HANDLERS) == set(COMMANDS.values()) and len(set(HANDLERS.values())) == len(COMMANDS)
 
 
 def test_help_comes_at_once():

@@ -1,0 +1,46 @@
+"""`rpsp fit` and `rpsp inspect`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rpsp.cli.printing import console, print_json, speaker, table
+from rpsp.experiments import config as configs
+from rpsp.experiments import fitting
+
+
+def fit(config: configs.FitConfig) -> None:
+    """Fit a predictive-state model and print its held-out errors."""
+    say = speaker(config.quiet)
+    results = fitting.fit(config, say)
+    directory = Path(results["directory"])
+    if not config.quiet:
+        _print_errors(results["errors"])
+    say(f"saved {directory / 'model.safetensors'}")
+    if config.inspect:
+        results["figures"] = [str(path) for path in fitting.inspect(directory)]
+        for path in results["figures"]:
+            say(f"drew {path}")
+    else:
+        say(f"look at it: rpsp inspect {directory}")
+    print_json(config.json, results)
+
+
+def inspect(config: configs.InspectConfig) -> None:
+    """Draw the predictions of a fitted model beside what was observed."""
+    say = speaker(config.quiet)
+    paths = [str(path) for path in fitting.inspect(Path(config.directory), config.horizon)]
+    for path in paths:
+        say(f"drew {path}")
+    print_json(config.json, {"directory": config.directory, "figures": paths})
+
+
+def _print_errors(errors: dict[str, list[float]]) -> None:
+    """Print normalised held-out errors, a row per predictor and a column per horizon, the best of each in bold."""
+    horizons = [h for h in (1, 2, 3, 5, 10) if h <= min(map(len, errors.values()))]
+    shown = table("squared error / variance", *(f"{h} step{'s' * (h > 1)}" for h in horizons))
+    best = {h: min(values[h - 1] for values in errors.values()) for h in horizons}
+    for name, values in errors.items():
+        cells = {h: f"{values[h - 1]:.2g}" for h in horizons}
+        shown.add_row(name, *(f"[bold]{c}[/bold]" if values[h - 1] == best[h] else c for h, c in cells.items()))
+    console().print(shown)

@@ -1,0 +1,153 @@
+"""Arguments to settings (by tyro), and mistakes to one-sentence errors."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import re
+from contextlib import redirect_stderr
+from typing import Annotated, Any, Union
+
+import tyro
+
+from rpsp.errors import UsageError
+from rpsp.experiments import config as configs
+
+COMMANDS = {
+    "train": configs.TrainConfig,
+    "resume": configs.ResumeConfig,
+    "sweep": configs.SweepConfig,
+    "eval": configs.EvalConfig,
+    "watch": configs.WatchConfig,
+    "export": configs.ExportConfig,
+    "fit": configs.FitConfig,
+    "inspect": configs.InspectConfig,
+    "compare": configs.CompareConfig,
+    "paper": configs.PaperConfig,
+    "report": configs.ReportConfig,
+    "methods": configs.MethodsConfig,
+    "doctor": configs.DoctorConfig,
+}
+"""The settings of each command, in the order of `rpsp --help`."""
+
+DESCRIPTION = "Reinforcement learning when the agent cannot see the whole state: recurrent predictive state policies."
+MAX_CHARACTERS = 500
+"""Length at which a message of tyro is cut."""
+NUMBERS = {"INT": "whole number", "FLOAT": "number"}
+"""Tyro's names of number types, and the words for them in an error message."""
+
+
+def parse(arguments: list[str]) -> Any:
+    """Parse the words after `rpsp`.
+
+    Args:
+        arguments: at least one word, the name of the command or a flag.
+
+    Returns:
+        The settings of the command: an instance of one of the classes in `COMMANDS`.
+
+    Raises:
+        UsageError: in one sentence, where tyro prints a box of several lines.
+        SystemExit: if help was printed.
+    """
+    if not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        near = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise UsageError(
+            f"there is no command {arguments[0]!r}{hint}; the commands are {', '.join(COMMANDS)}; see `rpsp --help`."
+        )
+    if sum(argument.partition("=")[0] == "--plugin" for argument in arguments) > 1:
+        raise UsageError("plugin: is given more than once; give several modules as --plugin first,second.")
+    printed = io.StringIO()
+    try:
+        with redirect_stderr(printed):
+            return tyro.cli(_commands(arguments), prog="rpsp", description=DESCRIPTION, args=arguments)
+    except SystemExit as exit:
+        if not exit.code:  # help was printed
+            raise
+        raise UsageError(_sentence(printed.getvalue(), arguments)) from None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Defaults
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _commands(arguments: list[str]) -> Any:
+    """Return the union of all commands; the defaults of `train` depend on the method and the configuration file."""
+    subcommands = {name: tyro.conf.subcommand(name) for name in COMMANDS}
+    if arguments[:1] == ["train"]:
+        subcommands["train"] = tyro.conf.subcommand("train", default=_train_defaults(arguments))
+    kinds = tuple(Annotated[cls, subcommands[name]] for name, cls in COMMANDS.items())
+    return Union[kinds]  # noqa: UP007 - built from a list
+
+
+def _train_defaults(arguments: list[str]) -> configs.TrainConfig:
+    """Return the settings that apply without flags: those of the configuration file, then those of the method."""
+    file = _value("--config", arguments)
+    given = {} if file is None else configs.read_toml(file)
+    plugin = _value("--plugin", arguments) or given.get("plugin")
+    if isinstance(plugin, str):  # a file may hold another type, which `configured` refuses
+        configs.import_plugin(plugin)
+    if (method := _value("--method", arguments)) is not None:
+        given["method"] = method
+    return configs.configured(given, "" if file is None else f"{file}: ")
+
+
+def _value(flag: str, arguments: list[str]) -> str | None:
+    """Return the value given for a flag, as `--flag value` or `--flag=value`; None without one."""
+    for i, argument in enumerate(arguments):
+        if argument == flag and i + 1 < len(arguments):
+            return arguments[i + 1]
+        if argument.startswith(flag + "="):
+            return argument.removeprefix(flag + "=")
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Error messages
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _sentence(box: str, arguments: list[str]) -> str:
+    """Shorten tyro's error to one sentence: what is wrong, and which flag was probably meant.
+
+    Args:
+        box: what tyro printed: sections between horizontal rules, in a frame of Unicode or ASCII characters.
+        arguments: the words after `rpsp`.
+    """
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip("│ ") for line in box.splitlines() if line[:1] not in "╭╰"]
+    sections = [part.strip() for part in re.split(r"\n *[─-]{9,}\n", "\n".join(lines))]
+    if "╭" not in box and len(sections) > 1:  # in an ASCII frame the title is a section of its own
+        sections = sections[1:]
+    command = " ".join(["rpsp", *(name for name in arguments[:1] if name in COMMANDS)])
+    if ours := _not_a_number(sections, arguments) or _flag_of_other_commands(sections, command):
+        return f"{ours}; see `{command} --help`."
+    parts = [sections[0].partition("\n\n")[0]]
+    parts += [" ".join(s.splitlines()[:2]) for s in sections[1:] if s.startswith("Perhaps you meant")][:1]
+    parts += [s for s in sections[1:] if s.startswith("Available subcommands")]
+    text = "; ".join(" ".join(part.split()).rstrip(".") for part in parts)
+    return f"{text[:MAX_CHARACTERS]}; see `{command} --help`."
+
+
+def _not_a_number(sections: list[str], arguments: list[str]) -> str | None:
+    """Return the message for a flag that takes numbers and was given something else; None for other mistakes."""
+    wrong = re.match(r"Error parsing (--[\w-]+):", sections[0])
+    form = re.search(r"--[\w-]+ (.+)", "\n".join(sections[1:2]))
+    kind = next((word for mark, word in NUMBERS.items() if form and mark in form[1]), None)
+    if wrong is None or form is None or kind is None:
+        return None
+    flag = wrong[1]
+    several = f"list of {kind}s, as in {flag} 1 2" if "[" in form[1] else kind
+    return f"{flag[2:].replace('-', '_')}: {_value(flag, arguments)!r} is not a {several}"
+
+
+def _flag_of_other_commands(sections: list[str], command: str) -> str | None:
+    """Return the message for a flag that only other commands have; None for other mistakes."""
+    typed = re.match(r"Unrecognized[^:]*:\s*(--[\w-]+)", sections[0])
+    meant = next((s for s in sections[1:] if s.startswith("Perhaps you meant")), "")
+    offered = re.findall(r"^(--[\w-]+)", meant, re.MULTILINE)
+    if typed is None or typed[1] not in offered[:1]:
+        return None
+    homes = dict.fromkeys(re.findall(r"in (rpsp \w+) --help", meant))
+    return f"{typed[1]} is no option of `{command}`; it is one of {', '.join(f'`{home}`' for home in homes)}"
