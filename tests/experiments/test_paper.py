@@ -156,7 +156,7 @@ def test_what_is_finished_is_drawn_and_the_best_candidate_selected(tmp_path: Pat
     plan = paper.plan("a", 2, scale=0.05, select=True)
     kept = tmp_path / "results"
     results_of(plan, kept, np.random.default_rng(0), "fm5")
-    next(kept.glob("*fm1__s1*")).unlink()  # is not finished yet
+    next(kept.glob("*/fm1/1.json")).unlink()  # is not finished yet
     flags = ["--seeds", "2", "--scale", "0.05", "--select", "--draw", "--results", str(kept)]
     main(["paper", "a", *flags, "--out", str(tmp_path / "out"), "--json"])
     printed = capsys.readouterr().out.splitlines()
@@ -221,7 +221,7 @@ def test_a_figure_from_nothing(tmp_path: Path, capsys: Any) -> None:
     command = ["paper", "a", "--seeds", "1", "--scale", "0.01", "--out", str(out), "--results", str(kept), "--json"]
     main(command)
     shown = json.loads(capsys.readouterr().out.splitlines()[-1])["experiments"]["a"]
-    assert shown["finished"] == shown["runs"] == 4 == len(list(kept.iterdir()))
+    assert shown["finished"] == shown["runs"] == 4 == len(list(kept.glob("*/*/*.json")))
     shutil.rmtree(kept)
     main([*command, "--dry-run"])
     assert not kept.exists()

@@ -256,9 +256,9 @@ def test_result_files_and_runs_together(tmp_path):
         write_result(dataclasses.replace(result, settings=settings), tmp_path / "kept")
     page = write_report([tmp_path / "sweep", tmp_path / "kept"]).read_text()
     assert "24 runs" in page and "fm2, seed 11" in page
-    (first, *_) = sorted((tmp_path / "kept").iterdir())
-    assert write_report([first]) == tmp_path / "kept" / "report.html"
-    assert "1 run: Hopper-v5" in (tmp_path / "kept" / "report.html").read_text()
+    (first, *_) = sorted((tmp_path / "kept" / "Hopper-v5").glob("*/*.json"))
+    assert write_report([first]) == first.parent / "report.html"
+    assert "1 run: Hopper-v5" in (first.parent / "report.html").read_text()
 
 
 def test_a_run_of_modules_that_nobody_vouches_for_has_everything_but_forecasts(trained, tmp_path):

@@ -246,7 +246,7 @@ def test_a_result_file_says_the_same_in_little_space(tmp_path):
     (whole,), _ = r.read_results([run])
     whole = dataclasses.replace(whole, prediction_errors=1e-4 * rng.random(300), persistence_errors=rng.random(300))
     path = r.write_result(whole, tmp_path / "results")
-    assert path.name == "Hopper-v5__obs_noise=0.1__rpsi-alt__s3.result.json"
+    assert path == tmp_path / "results" / "Hopper-v5__obs_noise=0.1" / "rpsi-alt" / "3.json"
     assert path.stat().st_size < 10_000 and "private" not in path.read_text()
     (kept,), warnings = r.read_results([tmp_path / "results"])
     assert warnings == [] and r.read_results([path])[0][0].source == path
@@ -259,6 +259,28 @@ def test_a_result_file_says_the_same_in_little_space(tmp_path):
     assert kept.seconds == pytest.approx(whole.seconds, abs=0.1)
     again = r.write_result(kept, tmp_path / "again")
     assert again.read_text() == path.read_text()
+
+
+def test_result_files_of_rpsp_0_4_0_are_read_and_replaced(tmp_path):
+    """They are flat: TASK__METHOD__sSEED.result.json."""
+    flat, nested = tmp_path / "flat", tmp_path / "nested"
+    flat.mkdir()
+    for seed in range(2):
+        (result,), _ = r.read_results([write_run(tmp_path / f"run{seed}", [1.0, 2.0], method="fm2", seed=seed)])
+        path = r.write_result(result, nested)
+        shutil.copy(path, flat / f"Hopper-v5__fm2__s{seed}.result.json")
+    for name in ("0.txt", "a.json", "results.json"):  # are not results
+        (flat / name).write_text("no JSON")
+    old, warnings = r.read_results([flat])
+    new, _ = r.read_results([nested])
+    assert [(k.task, k.method, k.seed) for k in old] == [(k.task, k.method, k.seed) for k in new] and warnings == []
+    assert [k.source.name for k in new] == ["0.json", "1.json"]
+    for part in (nested / "Hopper-v5", nested / "Hopper-v5" / "fm2"):
+        assert [k.source for k in r.read_results([part])[0]] == [k.source for k in new]
+    # Writing a run again replaces its old file, so that no run is there twice.
+    r.write_result(old[0], flat)
+    mixed, warnings = r.read_results([flat])
+    assert [k.source.name for k in mixed] == ["0.json", "Hopper-v5__fm2__s1.result.json"] and warnings == []
 
 
 def test_a_result_file_has_no_numbers_that_json_lacks(tmp_path):

@@ -67,8 +67,9 @@ def test_names_in_files_lead_nowhere(tmp_path: Path) -> None:
         settings = hostile.SETTINGS | {"env": label, "method": label}
         source.write_text(json.dumps(hostile.RESULT | {"settings": settings}))
         written = write_result(read_result(source), tmp_path / "out")
-        assert written.resolve().parent == (tmp_path / "out").resolve()
-    assert {path.parent for path in tmp_path.rglob("*") if path.is_file()} == {tmp_path, tmp_path / "out"}
+        assert written.resolve().parents[2] == (tmp_path / "out").resolve()
+    files = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
+    assert {(path.parts[0], len(path.parts)) for path in files} == {("in.result.json", 1), ("out", 4)}
     for name in ("１２３４５６", "9" * 200, "1e6", "-00001", "12"):
         (tmp_path / "run" / "checkpoints" / name).mkdir(parents=True)
     assert RunDirectory(tmp_path / "run").numbers() == []

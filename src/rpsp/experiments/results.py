@@ -5,7 +5,8 @@ A run is told by its configuration alone. Its task is the environment and what d
 "rpsp-alt, dimension=10". Runs of the same task and method are the seeds of one thing and may be averaged.
 
     runs/NAME/{config.json, versions.json, metrics.jsonl, failure.txt}      a run directory, as `rpsp train` leaves it
-    NAME.result.json                                                       the same in one small file: `write_result`
+    results/TASK/METHOD/SEED.json                                           the same in one small file: `write_result`
+    results/NAME.result.json                                               such a file as rpsp 0.4.0 wrote it
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +42,8 @@ CURVES = {
 }
 """The curves of a result, and what their values are called in a line of metrics.jsonl."""
 
-SUFFIX = ".result.json"
+RESULT_FILE = re.compile(r"-?[0-9]+\.json|.+\.result\.json")
+"""Names of result files: SEED.json, and NAME.result.json as of rpsp 0.4.0."""
 UNLABELLED = {
     "env", "method", "seed", "seeds", "iterations", "device", "threads", "step_timeout", "out", "config", "plugin",
     "tensorboard", "compilation_cache", "json", "quiet",
@@ -302,7 +305,7 @@ def _sources(paths: Iterable[str | Path]) -> Iterator[Path]:
                 yield Path(directory)
             else:
                 within[:] = sorted(name for name in within if name != "checkpoints" and not name.startswith("."))
-                yield from (Path(directory, name) for name in sorted(files) if name.endswith(SUFFIX))
+                yield from (Path(directory, name) for name in sorted(files) if RESULT_FILE.fullmatch(name))
 
 
 _WANTED: tuple[str, ...] = (
@@ -379,10 +382,21 @@ def _pair(result: Result) -> dict[str, str]:
 
 
 def write_result(result: Result, directory: str | Path) -> Path:
-    """Keep a result as one small file, its curves rounded: returns to 5 significant digits, errors to 3."""
+    """Write a result as one small file, its curves rounded: returns to 5 significant digits, errors to 3.
+
+    A file of the same run that rpsp 0.4.0 wrote (TASK__METHOD__sSEED.result.json) is replaced.
+
+    Args:
+        result: the result of one run.
+        directory: where to write; made if it does not exist.
+
+    Returns:
+        The path of the file: directory/TASK/METHOD/SEED.json.
+    """
     from rpsp.data.files import write_bytes
 
-    path = Path(directory) / f"{slug(result.task)}__{slug(result.method)}__s{result.seed}{SUFFIX}"
+    task, method = slug(result.task), slug(result.method)
+    path = Path(directory, task, method, f"{result.seed}.json")
     content = {
         "settings": {
             k: v for k, v in result.settings.items() if k not in ("out", "json", "quiet", "config", "compilation_cache")
@@ -397,6 +411,8 @@ def write_result(result: Result, directory: str | Path) -> Path:
     }
     lines = [f'"{name}": {json.dumps(value, separators=(",", ":"))}' for name, value in content.items()]
     write_bytes(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+    with suppress(OSError):
+        Path(directory, f"{task}__{method}__s{result.seed}.result.json").unlink()
     return path
 
 
