@@ -1,11 +1,11 @@
-"""The exact belief beside the learned one: Tiger, the smallest problem in which one has to listen.
+"""Compare the exact Bayesian belief with the learned one on the Tiger problem.
 
-Behind one of two doors is a tiger. Listening tells the right door with probability 0.85; opening a door puts the tiger
-anew behind either. Whoever knows these numbers keeps the exact probability that it is on the left, by Bayes rule. The
-tabular predictive state is told none of them: it counts what was heard after what, and what it predicts to hear next
-gives its belief away, P(hear left) = 0.85 P(left) + 0.15 P(right).
+A tiger is behind one of two doors. Listening gives the correct door with probability 0.85. Opening a door places the
+tiger behind a random door again. If these numbers are known, Bayes rule gives the exact probability that the tiger is
+on the left. The tabular predictive state does not know them: it is fitted to counts of sounds and actions. Its belief
+follows from the sound that it predicts next: P(hear left) = 0.85 P(left) + 0.15 P(right).
 
-    python examples/exact_belief.py         # prints how close they are, and draws exact_belief.png
+    python examples/exact_belief.py         # prints the difference and draws exact_belief.png
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RELIABLE = 0.85
 
 
 def play(steps: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """What is heard and what is done, [steps + 1, 1] and [steps, 1]; nine times in ten one listens."""
+    """Return the sounds [steps + 1, 1] and the actions [steps, 1] of an episode; 90 % of the actions listen."""
 
     def hear() -> int:
         return tiger if rng.random() < RELIABLE else 1 - tiger
@@ -42,9 +42,9 @@ def play(steps: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 
 
 def exact(heard: np.ndarray, done: np.ndarray) -> np.ndarray:
-    """P(tiger on the left | everything so far) after every sound, by Bayes rule."""
+    """Return P(tiger on the left | past) after every sound, by Bayes rule."""
     beliefs, left = [], 0.5
-    for sound, action in zip(heard[:, 0], [OPEN_LEFT, *done[:, 0]], strict=True):  # nothing is known at first
+    for sound, action in zip(heard[:, 0], [OPEN_LEFT, *done[:, 0]], strict=True):  # uniform prior at the start
         prior = left if action == LISTEN else 0.5
         likelihood = (RELIABLE, 1 - RELIABLE) if sound == LEFT else (1 - RELIABLE, RELIABLE)
         left = prior * likelihood[0] / (prior * likelihood[0] + (1 - prior) * likelihood[1])
@@ -53,18 +53,18 @@ def exact(heard: np.ndarray, done: np.ndarray) -> np.ndarray:
 
 
 def learned(model: rpsp.PredictiveStateModel, heard: np.ndarray, done: np.ndarray) -> np.ndarray:
-    """The same probability read off the predictive state: what it expects to hear, if one listened now."""
+    """Return the same probability, computed from the sound that the predictive state expects when listening."""
     listen = np.eye(3)[LISTEN]
     hears = jax.vmap(model.fitted.predict, in_axes=(0, None))(jnp.asarray(model.filter(heard, done)), listen)
     return (np.asarray(hears)[:, LEFT] - (1 - RELIABLE)) / (2 * RELIABLE - 1)
 
 
 def main(episodes: int = 3000, out: Path = Path()) -> None:
-    """Play, count, compare.
+    """Simulate episodes, fit models and compare beliefs.
 
     Args:
-        episodes: the most that a model is fitted to, of 30 steps each; a tenth and a hundredth are tried as well.
-        out: the directory that the figure is written to.
+        episodes: Number of episodes of 30 steps to fit. Models are also fitted to a tenth and a hundredth of them.
+        out: Directory for the figure.
     """
     rng = np.random.default_rng(0)
     recorded = [play(30, rng) for _ in range(episodes)]
@@ -72,11 +72,11 @@ def main(episodes: int = 3000, out: Path = Path()) -> None:
     truth = np.stack([exact(*game) for game in fresh])
     print(f"P(tiger left), root mean square difference from Bayes rule; always 1/2 would have {rms(truth - 0.5):.3f}")
     for count in (episodes // 100, episodes // 10, episodes):
-        # The next sound alone is future enough: there are but two places for the tiger, and P(hear left) tells them apart.
+        # A future of one sound is sufficient: P(hear left) distinguishes the two positions of the tiger.
         model = rpsp.PredictiveStateModel("tabular", future=1).fit(recorded[:count])
         beliefs = np.stack([learned(model, *game) for game in fresh])
         print(f"  {count:5} episodes: {rms(beliefs - truth):.3f}")
-    game = np.abs(np.diff(truth)).sum(axis=1).argmax()  # in which the mind is changed most
+    game = np.abs(np.diff(truth)).sum(axis=1).argmax()  # the episode in which the belief changes most
     heard, done = fresh[game]
     draw(heard, done, truth[game], beliefs[game], out)
 
@@ -86,7 +86,7 @@ def rms(x: np.ndarray) -> float:
 
 
 def draw(heard: np.ndarray, done: np.ndarray, truth: np.ndarray, belief: np.ndarray, out: Path) -> None:
-    """One game: what was heard, where a door was opened, and both beliefs."""
+    """Draw the sounds, the opened doors and both beliefs of one episode."""
     import matplotlib
     from matplotlib.figure import Figure
 

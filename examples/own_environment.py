@@ -1,7 +1,7 @@
-"""An environment of your own: a drone that must hover at a height, and sees its height but not how fast it climbs.
+"""Your own environment: a drone that must hover at a given height and observes its height, but not its velocity.
 
-python examples/own_environment.py                                         # trains, then flies in a loop of your own
-cd examples && rpsp train own_environment:Hover-v0 --iterations 40         # the same from the shell, by its id
+python examples/own_environment.py                                         # train, then use the agent in a loop
+cd examples && rpsp train own_environment:Hover-v0 --iterations 40         # the same from the shell
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import rpsp
 
 
 class Hover(gymnasium.Env):
-    """Thrust against gravity; the reward is 1 at height 0 and falls off around it. Ten metres off, it is lost."""
+    """Thrust against gravity. The reward is 1 at height 0 and decreases around it; the episode ends beyond 10 m."""
 
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,))  # the height; its rate of change stays hidden
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,))  # the height; the velocity is hidden
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
 
     def reset(self, *, seed=None, options=None):
@@ -25,7 +25,7 @@ class Hover(gymnasium.Env):
         return self.observe(), {}
 
     def step(self, action):
-        thrust = 2 * float(action[0]) - 0.5  # gravity and a load, which a thrust of 1/4 holds
+        thrust = 2 * float(action[0]) - 0.5  # gravity and load; an action of 1/4 balances them
         self.climb += 0.1 * (thrust + 0.2 * self.np_random.normal())
         self.height += 0.1 * self.climb
         lost = abs(self.height) > 10
@@ -39,13 +39,13 @@ gymnasium.register("Hover-v0", Hover, max_episode_steps=100)
 
 
 def main(iterations: int = 40, out: str | None = None) -> None:
-    """Train on Hover-v0, then fly one episode.
+    """Train on Hover-v0, then run one episode.
 
     Args:
-        iterations: of acting and updating.
-        out: the run directory; one under runs/ unless given.
+        iterations: Number of training iterations.
+        out: Run directory. Default: a new directory under runs/.
     """
-    # A function that makes the environment would do as well: rpsp.train(Hover, max_episode_steps=100).
+    # A function that creates the environment works as well: rpsp.train(Hover, max_episode_steps=100).
     run = rpsp.train("Hover-v0", iterations=iterations, out=out)
     agent = rpsp.load(run.directory)
 
@@ -63,7 +63,7 @@ def main(iterations: int = 40, out: str | None = None) -> None:
 
 
 def random_return(episodes: int) -> float:
-    """What is to be had without any skill."""
+    """Return the mean return of random actions."""
     envs = rpsp.make("Hover-v0", num_envs=episodes, seed=0)
     found = rpsp.explore(envs, episodes=episodes, seed=0)
     return float(np.mean([episode.rewards.sum() for episode in found if episode.rewards is not None]))

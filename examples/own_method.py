@@ -1,11 +1,11 @@
-"""A method of your own: a filter and an update rule in one file, used by every command.
+"""Your own method: a filter and an update rule in one file, usable from every command.
 
-The filter is an engineer's α-β tracker: it keeps a reading and its rate of change, and corrects both by a part of what
-was not expected. Its two gains are learned by prediction error. The update is REINFORCE, the oldest policy gradient.
+The filter is an α-β tracker: it estimates the observation and its rate of change, and corrects both by a fraction of
+the prediction error. Its two gains are trained to minimise the prediction error. The update rule is REINFORCE.
 
     cd examples
     rpsp train InvertedPendulum-v5 --method own_method:tracker --iterations 60 --out runs/tracker
-    rpsp eval runs/tracker --plugin own_method                # nothing is imported because a file says so: name it
+    rpsp eval runs/tracker --plugin own_method                # name the module again, so that it is imported
     rpsp train InvertedPendulum-v5 --method own_method:reinforced --iterations 60
 """
 
@@ -46,13 +46,13 @@ from rpsp.filters.refinement import refine
 
 
 class Tracker(AbstractFilter):
-    """q = [x, v, 1]: x ← ô + α e and v ← v + Ba + β e, where ô = x + v + Ba was expected and e = o − ô not."""
+    """q = [x, v, 1]: x ← ô + α e and v ← v + Ba + β e, with prediction ô = x + v + Ba and error e = o − ô."""
 
-    # The last coordinate is 0 before the first reading, which is taken as it is.
+    # The last coordinate is 0 before the first observation, which is used without correction.
     gains: Float[Array, " gain"]
     """α and β."""
     push: Float[Array, "act obs"]
-    """B: what an action adds to the rate of change."""
+    """B: effect of an action on the rate of change."""
 
     def init(self) -> Float[Array, " q"]:
         return jnp.zeros(2 * self.push.shape[1] + 1)
@@ -71,11 +71,11 @@ class Tracker(AbstractFilter):
         return q[:n] + q[n : 2 * n] + action @ self.push
 
 
-READABLE["Tracker"] = Tracker  # so that checkpoints may name it
+READABLE["Tracker"] = Tracker  # allow checkpoints to contain this class
 
 
 def tracking(settings: MethodSettings) -> Belief:
-    """Readings trusted wholly at first, then backpropagation through time on the exploration's prediction error."""
+    """Start with gains of 1, then minimise the prediction error on exploration data through time."""
 
     def initialise(batch: Batch, held: Batch, rng: np.random.Generator, key: Array) -> AbstractFilter:
         first = Tracker(jnp.array([1.0, 1.0]), jnp.zeros((batch.performed.shape[-1], batch.observations.shape[-1])))
@@ -90,7 +90,7 @@ def tracking(settings: MethodSettings) -> Belief:
 
 
 def reinforce(settings: MethodSettings) -> UpdateRule:
-    """One Adam step on ℓ₁ = −Σ log π(a_t | q_t) (R_t − b_t); the filter stays as it is."""
+    """One Adam step on ℓ₁ = −Σ log π(a_t | q_t) (R_t − b_t); the filter does not change."""
     adam = optax.adam(settings.learning_rate)
 
     def init(agent: Agent) -> Any:
@@ -102,7 +102,7 @@ def reinforce(settings: MethodSettings) -> UpdateRule:
 def reinforce_step(
     adam: optax.GradientTransformation, discount: float, agent: Agent, memory: Any, batch: Batch
 ) -> tuple[Agent, Any, dict[str, Array]]:
-    """The agent a step further, what Adam remembers, and what the log shall say."""
+    """Return the updated agent, the state of Adam, and metrics."""
     states, mask = unroll(agent.filter, batch), jnp.asarray(batch.mask)
     returns = rewards_to_go(batch, discount)
     baseline = linear_baseline(fit_baseline(states, returns, mask), states)
@@ -120,7 +120,7 @@ def reinforce_step(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Two rows
+# Two methods
 # ---------------------------------------------------------------------------------------------------------------------
 
 tracker = Method("tracker", tracking, "policy_alone", "an α-β tracker; TRPO")
@@ -128,11 +128,11 @@ reinforced = Method("reinforced", tracking, reinforce, "an α-β tracker; REINFO
 
 
 def main(iterations: int = 60, out: str | None = None) -> None:
-    """Train the first row on cart-pole of which positions are seen.
+    """Train the first method on position-only cart-pole.
 
     Args:
-        iterations: of acting and updating.
-        out: the run directory; one under runs/ unless given.
+        iterations: Number of training iterations.
+        out: Run directory. Default: a new directory under runs/.
     """
     run = rpsp.train("InvertedPendulum-v5", "own_method:tracker", iterations=iterations, out=out)
     learned: Any = rpsp.load(run.directory).agent.filter

@@ -1,6 +1,6 @@
-"""Recorded data to a model to a forecast: an oven whose thermometer is noisy and whose heating coil nobody measures.
+"""Fit a model to recorded data and forecast: an oven with a noisy thermometer and an unmeasured heating coil.
 
-python examples/recorded_data.py        # writes oven.npz, oven.safetensors and oven.png, prints the errors
+python examples/recorded_data.py        # writes oven.npz, oven.safetensors and oven.png, and prints errors
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import rpsp
 
 
 def record(steps: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One log: temperatures [steps + 1, 1] and power [steps, 1]; and, for the end of this page, the coil's temperature.
+    """Return one log: temperatures [steps + 1, 1], power [steps, 1], and the coil's temperature for evaluation.
 
-    Power warms the coil, the coil warms the oven, and the oven loses heat: what the thermometer will show depends on how
-    hot the coil already is.
+    Power heats the coil, the coil heats the oven, and the oven loses heat. Future readings of the thermometer depend on
+    the temperature of the coil.
     """
     coil, oven = rng.uniform(50, 150), rng.uniform(50, 100)
     power, readings, powers, coils = 0.0, [oven + rng.normal()], [], [coil]
@@ -36,8 +36,8 @@ def main(episodes: int = 60, out: Path = Path()) -> None:
     """Record, fit, forecast.
 
     Args:
-        episodes: of 200 steps, to fit the model to.
-        out: the directory that files are written to.
+        episodes: Number of episodes of 200 steps to fit the model to.
+        out: Directory for the files.
     """
     rng = np.random.default_rng(0)
     logs = [record(200, rng) for _ in range(episodes + 20)]
@@ -46,18 +46,18 @@ def main(episodes: int = 60, out: Path = Path()) -> None:
     model = rpsp.PredictiveStateModel(past=20, future=10).fit(rpsp.load_episodes(out / "oven.npz"))
     model.save(out / "oven.safetensors", overwrite=True)
 
-    # On logs that it has never seen: degrees off, so many steps ahead, beside "it will stay as it is".
+    # Forecast errors on new logs, compared with persistence (no change).
     fresh = logs[episodes:]
     seen = np.stack([readings[:, 0] for readings, _, _ in fresh])
     forecasts = np.stack([model.predict(readings, powers, horizon=10) for readings, powers, _ in fresh])[..., 0]
-    count = forecasts.shape[1]  # moments from which there are ten steps to come
+    count = forecasts.shape[1]  # steps with at least ten steps after them
     print("root mean square error in degrees, one of which is the thermometer's own:")
     for ahead in (1, 5, 10):
         truth = seen[:, ahead : ahead + count]
         ours, stays = (np.sqrt(np.mean((x - truth) ** 2)) for x in (forecasts[..., ahead - 1], seen[:, :count]))
         print(f"  {ahead:2} steps ahead: model {ours:.2f}, persistence {stays:.2f}")
 
-    # The coil was never in the data. A linear map of the belief tells its temperature all the same.
+    # The coil was never in the data. A linear map of the belief still recovers its temperature.
     beliefs = [np.c_[model.filter(readings, powers), np.ones(len(readings))] for readings, powers, _ in logs]
     hidden = [coils for *_, coils in logs]
     weights, *_ = np.linalg.lstsq(np.concatenate(beliefs[:episodes]), np.concatenate(hidden[:episodes]), rcond=None)

@@ -195,7 +195,7 @@ def committed(task: str, method: str, steps: float) -> np.ndarray:
 def typed(page: str, row: str) -> list[str]:
     """A row of a table in the docs, digits not grouped."""
     text = (ROOT / "docs" / "training" / page).read_text(encoding="utf8").replace("−", "-")
-    return cells(re.sub(r"(?<=\d)\s(?=\d{3})", "", text), row)
+    return cells(re.sub(r"(?<=\d),(?=\d{3})", "", text), row)
 
 
 def told(values: np.ndarray) -> str:
