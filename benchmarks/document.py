@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rpsp.experiments.results import Result
-from rpsp.experiments.results_page import between, table
+from rpsp.experiments.results_page.markdown import between, table
 
 HEAD = """# Measurements
 
@@ -324,7 +324,7 @@ def _against_sb3(figures: dict[str, Any], into: Path) -> str:
 
 
 def _wall_time(figures: dict[str, Any], into: Path) -> str:
-    from rpsp.experiments.figures import grouped
+    from rpsp.experiments.comparison import grouped
 
     methods = grouped(figures["rows"], lambda row: row["method"])
     lines = [["RecurrentPPO", "", f"{figures['peer_seconds']:,.0f}", "1", "300,000"]]

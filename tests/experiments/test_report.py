@@ -25,8 +25,8 @@ from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments import report
 from rpsp.experiments.comparison import compare, row_texts
 from rpsp.experiments.config import configured, read_toml
-from rpsp.experiments.report import observation_names, watch_report
-from rpsp.experiments.report_page import Scale
+from rpsp.experiments.report import observation_names, one_run, watch_report
+from rpsp.experiments.report.html import Scale
 from rpsp.experiments.results import read_results, write_result
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.words import clock
@@ -336,7 +336,7 @@ def hundred(directory: Path) -> Path:
 
 
 def test_hundred_runs_fit_on_a_page(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "load", lambda directory: pytest.fail("a checkpoint was read"))
+    monkeypatch.setattr(one_run, "load", lambda directory: pytest.fail("a checkpoint was read"))
     path = write_report([hundred(tmp_path / "all")])
     assert path.stat().st_size < 2_000_000
     tags = Tags(path.read_text())

@@ -16,7 +16,9 @@ from rpsp.cli import main
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.paper import EVERY, labels_of
 from rpsp.experiments.results import Result, read_results, write_result
-from rpsp.experiments.results_page import GLANCE, between, document, table, write
+from rpsp.experiments.results_page import document, write
+from rpsp.experiments.results_page.markdown import between, table
+from rpsp.experiments.results_page.tables import GLANCE
 from rpsp.experiments.statistics import mean_and_error, return_at, welch
 from rpsp.experiments.words import mean_with_error
 

@@ -25,8 +25,9 @@ import numpy as np
 
 from rpsp.experiments import statistics
 from rpsp.experiments.comparison import metric_values
-from rpsp.experiments.paper import DISTURBED, EVERY, FURTHER, LOCOMOTION, Curve, Found
-from rpsp.experiments.results import task_label
+from rpsp.experiments.labels import task_label
+from rpsp.experiments.paper.curves import Curve, Found
+from rpsp.experiments.paper.tables import DISTURBED, EVERY, FURTHER, LOCOMOTION
 
 Expected = Literal["better", "not worse", "alike"]
 Verdict = Literal["holds", "does not hold", "undecided"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from rpsp.experiments import statistics
 from rpsp.experiments.results import Result
 from rpsp.experiments.words import mean_with_error, number
 
+T = TypeVar("T")
+K = TypeVar("K")
 Metric = Literal["auc", "final"]
 METRICS: dict[Metric, Callable[[np.ndarray], statistics.Numbers]] = {
     "auc": statistics.area_under_curve,
@@ -149,6 +151,14 @@ def compare(
         raise UsageError(f"against: {against!r} is not one of the methods here: {'; '.join(names)}.")
     chosen = [result for methods in compared.values() for runs in methods.values() for result in runs]
     return Comparison(metric, kept, chosen, rows, _overall(compared, metric, family if select else str), warnings)
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Items by a key, both in the order in which they come."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def base_method(label: str) -> str:

@@ -20,7 +20,7 @@ from rpsp.algorithms.policies import AbstractPolicy, CategoricalPolicy, Gaussian
 from rpsp.data.files import write_bytes
 from rpsp.data.scaling import OneHot
 from rpsp.errors import DivergedError, RpspError, UsageError
-from rpsp.experiments import acting_template
+from rpsp.experiments import acting_template, onnx_graph
 from rpsp.experiments.agents import ActingState, TrainedAgent, load
 from rpsp.experiments.compilation import compilation_cached
 from rpsp.experiments.files import Say, free_directory
@@ -57,11 +57,8 @@ def export(
             "range, so it was not written; act with rpsp.load(...).predict instead, and please report this."
         )
     if onnx:
-        from rpsp.experiments.onnx_graph import difference as graph_difference
-        from rpsp.experiments.onnx_graph import graph_bytes
-
-        graph = graph_bytes(policy)
-        results["largest_difference_of_onnx"] = (difference := graph_difference(policy, graph))
+        graph = onnx_graph.graph_bytes(policy)
+        results["largest_difference_of_onnx"] = (difference := onnx_graph.difference(policy, graph))
         if not difference <= TOLERANCE:
             raise RpspError(
                 f"onnx: the graph's actions differ from those of act.py by up to {difference:.1e} of half their range, so "

@@ -1,19 +1,9 @@
-"""What runs came to, read from their files: curves, settings, versions. Imports and executes nothing that a file names.
-
-A run is told by its configuration alone. Its task is the environment and what differs from plain sensors, as in
-"Hopper-v5, obs_noise=0.1"; its method is a row of the table and what differs from that row's defaults, as in
-"rpsp-alt, dimension=10". Runs of the same task and method are the seeds of one thing and may be averaged.
-
-    runs/NAME/{config.json, versions.json, metrics.jsonl, failure.txt}      a run directory, as `rpsp train` leaves it
-    NAME.result.json                                                       the same in one small file: `write_result`
-"""
+"""Part of the split of a larger module."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
-import functools
-import hashlib
 import io
 import json
 import math
@@ -28,9 +18,19 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from rpsp.data.files import read_bytes, write_bytes
 from rpsp.errors import FileFormatError, UsageError
-from rpsp.experiments.config import Sensors, usual_samples
-from rpsp.experiments.methods import METHODS
+from rpsp.experiments.files import read_json
+from rpsp.experiments.labels import (
+    defaults_of,
+    flat_settings,
+    method_label,
+    plain_sensors,
+    printable,
+    slug,
+    task_label,
+    value_of,
+)
 
 CURVES = {
     "steps": "total_samples",
@@ -99,89 +99,6 @@ class Result:
         )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Labels
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def flat_settings(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a config.json, or of `dataclasses.asdict(config)`, by their flat names; tuples as lists."""
-    flat = {**content, **content.get("sensors", {}), **content.get("settings", {})}
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in flat.items() if k not in ("sensors", "settings")}
-
-
-def task_label(settings: Mapping[str, Any], also: Iterable[str] = ()) -> str:
-    """The environment and how it is sensed, where not plainly, as in "Hopper-v5, obs_noise=0.1"; and what `also` names."""
-    if settings.get("observe") in ("all", "positions"):
-        from rpsp.envs.tasks import TASKS
-
-        if settings["observe"] == (
-            "positions" if settings["env"] in TASKS else "all"
-        ):  # said, the default is one still
-            settings = {**settings, "observe": None}
-    return _label(settings, "env", _plain_sensors(), also)
-
-
-def method_label(settings: Mapping[str, Any], also: Iterable[str] = ()) -> str:
-    """The method and where it differs from its defaults, as in "rpsp-alt, dimension=10"; and what `also` names.
-
-    The defaults of a user's own method are not known without importing it: only what `also` names is told. Of a row that
-    has its own number of steps an iteration, others are told.
-    """
-    row, samples = METHODS.get(settings["method"]), settings.get("samples")
-    if row is not None and row.samples is not None and samples is not None:
-        limit = settings.get("max_episode_steps")
-        usual = usual_samples(settings.get("env"), row, limit if isinstance(limit, int) else 1000)
-        also = also if samples == usual else dict.fromkeys([*also, "samples"])
-    return _label(settings, "method", _defaults(settings["method"]), also)
-
-
-def slug(label: str) -> str:
-    """A label as (part of) a file's name: nothing in it can lead elsewhere, and no two labels become one."""
-    safe = re.sub(r"[^A-Za-z0-9.=+_-]+", "-", label.replace(", ", "__")).strip(".-")[:100]
-    if safe and safe.replace("__", ", ") == label:
-        return safe
-    return f"{safe}-{hashlib.sha256(label.encode()).hexdigest()[:6]}".lstrip("-")
-
-
-def _label(settings: Mapping[str, Any], name: str, defaults: Mapping[str, Any], also: Iterable[str]) -> str:
-    told = [k for k, default in defaults.items() if settings.get(k, default) != default]
-    told += [k for k in also if k not in told]
-    return _printable(", ".join([str(settings[name]), *(f"{k}={word(_value(settings, k, defaults))}" for k in told)]))
-
-
-def _printable(text: str) -> str:
-    """In one line, without what would move a terminal's cursor: the text is of a file."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
-
-
-def _value(settings: Mapping[str, Any], name: str, defaults: Mapping[str, Any]) -> Any:
-    """A setting; one that was not known yet when the run was made has its default."""
-    return settings.get(name, defaults.get(name))
-
-
-def word(value: Any) -> str:
-    """A setting's value as labels have it."""
-    if value is None or value == []:
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return "/".join(map(word, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-@functools.cache
-def _plain_sensors() -> dict[str, Any]:
-    return dataclasses.asdict(Sensors())
-
-
-@functools.cache
-def _defaults(method: str) -> dict[str, Any]:
-    row = METHODS.get(method)
-    return {} if row is None else flat_settings(dataclasses.asdict(row.settings()))
-
-
 def _labelled(results: list[Result]) -> list[Result]:
     """Results whose labels tell apart whatever else varies: unlike runs are never averaged."""
     tasks: dict[str, list[Result]] = defaultdict(list)
@@ -203,18 +120,13 @@ def _labelled(results: list[Result]) -> list[Result]:
 
 def varying(results: Sequence[Result], names: Iterable[str] = ()) -> list[str]:
     """The settings in which these runs differ, of those named, or else of all that make a difference."""
-    defaults = _plain_sensors() | _defaults(results[0].settings["method"])
+    defaults = plain_sensors() | defaults_of(results[0].settings["method"])
     found = []
     for name in names or dict.fromkeys(n for r in results for n in r.settings if n not in UNLABELLED):
-        first = _value(results[0].settings, name, defaults)
-        if any(_value(result.settings, name, defaults) != first for result in results):
+        first = value_of(results[0].settings, name, defaults)
+        if any(value_of(result.settings, name, defaults) != first for result in results):
             found.append(name)
     return found
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Reading
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def read_results(paths: Iterable[str | Path]) -> tuple[list[Result], list[str]]:
@@ -247,9 +159,6 @@ def read_results(paths: Iterable[str | Path]) -> tuple[list[Result], list[str]]:
 
 def read_result(source: Path) -> Result:
     """What one run directory or one result file holds; its labels tell no more than its own settings."""
-    from rpsp.data.files import read_bytes
-    from rpsp.experiments.files import read_json
-
     try:
         if source.is_file():
             content = read_json(source)
@@ -277,7 +186,7 @@ def read_result(source: Path) -> Result:
             versions=dict(versions),
             iterations=iterations,
             finished=finished,
-            failure="" if finished else _printable(failure),
+            failure="" if finished else printable(failure),
             seconds=float(seconds),
             source=source,
             **curves,
@@ -373,15 +282,8 @@ def _pair(result: Result) -> dict[str, str]:
     return {name: result.versions[name] for name in ("rpsp", "jax") if name in result.versions}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Writing
-# ---------------------------------------------------------------------------------------------------------------------
-
-
 def write_result(result: Result, directory: str | Path) -> Path:
     """Keep a result as one small file, its curves rounded: returns to 5 significant digits, errors to 3."""
-    from rpsp.data.files import write_bytes
-
     path = Path(directory) / f"{slug(result.task)}__{slug(result.method)}__s{result.seed}{SUFFIX}"
     content = {
         "settings": {
@@ -421,8 +323,6 @@ def long_table(results: Sequence[Result]) -> dict[str, list[Any]]:
 
 def write_csv(table: Mapping[str, Sequence[Any]], path: str | Path) -> None:
     """The columns of a table as CSV; a number that is not known is left empty."""
-    from rpsp.data.files import write_bytes
-
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(table)
@@ -433,8 +333,6 @@ def write_csv(table: Mapping[str, Sequence[Any]], path: str | Path) -> None:
 
 def write_parquet(table: Mapping[str, Sequence[Any]], path: str | Path) -> None:
     """The columns of a table as Parquet (extra `parquet`)."""
-    from rpsp.data.files import write_bytes
-
     try:
         import pyarrow  # pyright: ignore[reportMissingImports]
         import pyarrow.parquet  # pyright: ignore[reportMissingImports]

@@ -1,37 +1,20 @@
-"""The paper's experiments, and ours beside them, as data: each a sweep with a name; figures and tables of what is finished.
-
-All of them share one directory, so that a run that several figures show is done once. A curve of the paper is the best of
-some candidates; `select` runs them all and selects as the paper does, by the area under the curve; without it only the
-first candidate of each is run.
-"""
+"""Part of the split of a larger module."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rpsp.errors import UsageError
-from rpsp.experiments.comparison import Comparison, compare, unusable
-from rpsp.experiments.config import TrainConfig, configured, usual_samples
-from rpsp.experiments.methods import METHODS, REFITTED
-from rpsp.experiments.results import Result, flat_settings, method_label, task_label
-from rpsp.experiments.statistics import Selection, select_best
-from rpsp.experiments.sweeps import PlannedRun, Sweep
+from rpsp.experiments.config import TrainConfig, configured
+from rpsp.experiments.labels import flat_settings, method_label, task_label
+from rpsp.experiments.methods import REFITTED
 
 Entry = dict[str, Any]
 """Settings of `rpsp train`, as in the lists of a sweep."""
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The table
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def _each(methods: Sequence[str], **grid: Sequence[Any]) -> tuple[Entry, ...]:
@@ -220,59 +203,6 @@ def find(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(wanted))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What is run
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One experiment with so many seeds, at some scale."""
-
-    name: str
-    runs: tuple[PlannedRun, ...]
-    curve_of: dict[str, str]
-    """The label of a method → the curve that it is a candidate for, or itself."""
-    scale: float
-
-    @property
-    def experiment(self) -> Experiment:
-        return EXPERIMENTS[self.name]
-
-
-def plan(name: str, seeds: int, scale: float = 1.0, select: bool = False, device: str = "auto") -> Plan:
-    """The runs of an experiment. At scale 0.1 a tenth of the paper's iterations are done; more can be done later."""
-    from rpsp.envs.tasks import TASKS
-
-    if seeds < 1:
-        raise UsageError(f"seeds: {seeds} is not a whole number ≥ 1.")
-    if not 0 < scale <= 1:
-        raise UsageError(f"scale: {scale} does not lie between 0 and 1; 1 is the paper's number of iterations.")
-    experiment = EXPERIMENTS[name]
-    curves = {curve: found if select else found[:1] for curve, found in candidates(experiment).items()}
-    given = {
-        "tasks": [
-            task | {"iterations": experiment.iterations or math.ceil(scale * TASKS[task["env"]].iterations)}
-            for task in _tasks(experiment)
-        ],
-        "methods": [entry for found in curves.values() for entry in found],
-        "seeds": seeds,
-        "device": device,
-    }
-    curve_of = {label_of(entry): curve for curve, found in curves.items() for entry in found}
-    return Plan(name, tuple(map(_as_many_steps, Sweep.of(given, name).runs)), curve_of, scale)
-
-
-def _as_many_steps(run: PlannedRun) -> PlannedRun:
-    """A run in whose iterations there are fewer steps than the task's, with as many more of them; SAC's are its own."""
-    config, method = run.config, METHODS[run.config.method]
-    if method.update == "off_policy" or config.iterations is None:
-        return run
-    samples = config.samples or usual_samples(config.env, method)
-    iterations = round(config.iterations * usual_samples(config.env) / samples)
-    return dataclasses.replace(run, config=dataclasses.replace(config, iterations=iterations))
-
-
 def candidates(experiment: Experiment) -> dict[str, tuple[Entry, ...]]:
     """What every curve of an experiment may be the best of; a method shown as it is goes by its own label."""
     methods = (*experiment.methods, *(method for asked in experiment.changes.values() for method in asked))
@@ -280,131 +210,18 @@ def candidates(experiment: Experiment) -> dict[str, tuple[Entry, ...]]:
     return {curve: CURVES[curve] for curve in experiment.curves} | {label_of(entry): (entry,) for entry in shown}
 
 
-def _tasks(experiment: Experiment) -> list[Entry]:
+def tasks_of(experiment: Experiment) -> list[Entry]:
     return [{"env": task} if isinstance(task, str) else task for task in experiment.tasks]
 
 
 def task_labels(experiment: Experiment) -> list[str]:
     """The tasks' labels in results."""
-    return [task_label(task) for task in _tasks(experiment)]
+    return [task_label(task) for task in tasks_of(experiment)]
 
 
 def label_of(method: str | Entry) -> str:
     """The method's label in results."""
-    return method_label(_flat(configured({"method": method} if isinstance(method, str) else method)))
-
-
-def together(plans: Sequence[Plan], kept: Sequence[Result] = ()) -> Sweep:
-    """All runs of some plans, each once, but those whose results are kept; the first seed of everything first."""
-    runs: dict[str, PlannedRun] = {}
-    for plan in plans:
-        there = {(result.task, result.method, result.seed) for result in finished(plan, kept)}
-        runs |= {run.place: run for run in plan.runs if _identity(run) not in there}
-    return Sweep("paper", tuple(sorted(runs.values(), key=lambda run: run.config.seed)))
-
-
-def _identity(run: PlannedRun) -> tuple[str, str, int]:
-    """Task, method and seed, as a result has them."""
-    settings = _flat(run.config)
-    return task_label(settings), method_label(settings), run.config.seed
-
-
-def _flat(config: TrainConfig) -> dict[str, Any]:
-    return flat_settings(dataclasses.asdict(config))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What is shown
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def finished(plan: Plan, results: Sequence[Result]) -> list[Result]:
-    """Of some results those that belong to a plan and have come as far as it goes, cut to that length."""
-    wanted = {_identity(run): run.config.iterations for run in plan.runs}
-    found = []
-    for result in results:
-        iterations = wanted.get((result.task, result.method, result.seed))
-        if iterations is not None and len(result.returns) >= iterations and not result.failure:
-            found.append(dataclasses.replace(result.cut(iterations), iterations=iterations, finished=True))
-    return found
-
-
-def peers(experiment: Experiment, results: Sequence[Result]) -> list[Result]:
-    """Of some results those of other libraries that an experiment shows."""
-    labels, tasks = {PEERS[name] for name in experiment.peers}, task_labels(experiment)
-    return [result for result in results if result.method in labels and result.task in tasks]
-
-
-def judge(plan: Plan, results: Sequence[Result]) -> Comparison:
-    """The finished runs of a plan held against each other, the best candidate of every curve selected."""
-    return compare(results, select=True, family=lambda label: plan.curve_of[label])
-
-
-def draw(plan: Plan, found: Comparison, beside: Sequence[Result], directory: Path) -> list[Path]:
-    """The figures of an experiment from its finished runs, as PNG and SVG, each saying how many those are.
-
-    Learning curves are shown with what is to be seen `beside` them: the peers, which may be of another length.
-    """
-    from rpsp.experiments import figures
-
-    note = f"{len(found.candidates)} of {len(plan.runs)} runs finished"
-    if plan.scale < 1:
-        note += f"; scale {plan.scale:g}: that fraction of the paper's iterations"
-    title = f"{plan.name}: {plan.experiment.about}"
-    names = {label: name for name, label in PEERS.items()}
-    drawn = {plan.name: figures.learning_curves([*found.results, *beside], title, note, names)}
-    drawn[f"{plan.name}_auc"] = figures.bars(found.rows, "auc", title, note)
-    return [figures.save(figure, directory, name) for name, figure in drawn.items()]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Curves, of whatever there is
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Curve:
-    """The runs that stand for a curve on a task."""
-
-    name: str
-    label: str
-    """Of the candidate that was chosen."""
-    runs: tuple[Result, ...]
-    candidates: int
-    """From how many it was chosen."""
-
-    @property
-    def iterations(self) -> int:
-        """As far as all its runs go."""
-        return min(len(run.returns) for run in self.runs)
-
-
-def far_enough(results: Sequence[Result], scale: float = 1.0) -> list[Result]:
-    """The results that count: those of runs that did what was asked of them, or this fraction of the paper's steps.
-
-    One that has only begun would cut every other to its own length.
-    """
-    from rpsp.envs.tasks import TASKS
-
-    def enough(result: Result) -> bool:
-        if result.finished or (task := TASKS.get(result.settings["env"])) is None:
-            return result.finished
-        samples = result.settings.get("samples") or task.batch_samples
-        return samples * len(result.returns) >= scale * task.iterations * task.batch_samples
-
-    return [result for result in results if not unusable(result) and enough(result)]
-
-
-def of_the_papers_length(result: Result) -> Result:
-    """A result whose iterations have the task's number of steps, the paper's: shorter ones, as PPO's, are put together.
-
-    Those of SAC stay: it is held against nothing but SAC, or after equally many steps.
-    """
-    settings, method = result.settings, METHODS.get(result.settings["method"])
-    if method is None or method.update == "off_policy":
-        return result
-    usual = usual_samples(settings["env"], limit=settings.get("max_episode_steps") or 1000)
-    return result.gathered(usual) if (settings.get("samples") or usual) < usual else result
+    return method_label(flat(configured({"method": method} if isinstance(method, str) else method)))
 
 
 @functools.cache
@@ -413,40 +230,5 @@ def labels_of(name: str) -> tuple[str, ...]:
     return tuple(map(label_of, CURVES[name])) if name in CURVES else (PEERS.get(name, name),)
 
 
-class Found:
-    """Results by task and label, and the curves that they make."""
-
-    def __init__(self, results: Sequence[Result]) -> None:
-        self.runs: dict[str, dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
-        for result in results:
-            self.runs[result.task][result.method].append(result)
-
-    def curve(self, task: str, name: str, select: bool = False) -> Curve | None:
-        """A curve of CURVES or PEERS, or the method of that label; None where there is no result of it.
-
-        Its first candidate, or with `select` the one of the largest mean area over the iterations that all of them have;
-        a candidate of less than half as many seeds as another is none.
-        """
-        there = self.runs.get(task, {})
-        labels = labels_of(name)
-        labels = labels if select else labels[:1]
-        runs = {label: list(map(of_the_papers_length, there[label])) for label in labels if label in there}
-        if not runs:
-            return None
-        most = max(map(len, runs.values()))
-        runs = {label: same for label, same in runs.items() if 2 * len(same) >= most}
-        best = _largest(runs)
-        return Curve(name, best.name, tuple(runs[best.name]), best.candidates)
-
-    def best(self, task: str, names: Sequence[str], select: bool = False) -> Curve | None:
-        """Of some curves the one of the largest mean area over the iterations that all of them have."""
-        found = {c.name: c for name in names if (c := self.curve(task, name, select)) is not None}
-        if not found:
-            return None
-        return found[_largest({name: curve.runs for name, curve in found.items()}).name]
-
-
-def _largest(runs: Mapping[str, Sequence[Result]]) -> Selection:
-    """What has the largest mean area over the iterations that all of them have."""
-    length = min(len(run.returns) for same in runs.values() for run in same)
-    return select_best({name: np.stack([run.returns[:length] for run in same]) for name, same in runs.items()})
+def flat(config: TrainConfig) -> dict[str, Any]:
+    return flat_settings(dataclasses.asdict(config))
