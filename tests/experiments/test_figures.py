@@ -178,7 +178,7 @@ def test_sweep_over_two_settings_is_a_heat_map():
     other = result("rpsp-alt", 2, dimension=10, learning_rate=0.1, samples=9)
     with pytest.raises(UsageError, match="differ in samples as well as in dimension"):
         figures.sweep([other, dataclasses.replace(other, settings=other.settings | {"samples": 8})], ["dimension"])
-    with pytest.raises(UsageError, match="one or two"):
+    with pytest.raises(UsageError, match="one or two settings"):
         figures.sweep(runs, [])
 
 

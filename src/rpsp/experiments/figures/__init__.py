@@ -1,4 +1,9 @@
-"""Part of the split of a larger module."""
+"""Figures of results and of beliefs. Nothing in this package trains.
+
+- `appearance`: colours, line styles, Matplotlib settings and saving.
+- `curves`: learning curves, bar charts and sweeps, drawn from results.
+- `forecasts`: what a belief predicts, compared with what happened.
+"""
 
 from rpsp.experiments.figures.appearance import (
     COLOURS,

@@ -1,12 +1,15 @@
-"""Part of the split of a larger module."""
+"""Colours, line styles and saving, shared by all figures.
+
+The colours can be told apart by colour-blind readers. A method has the same colour and dashes in every figure.
+"""
 
 from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -30,18 +33,18 @@ COLOURS = {
 }
 
 SOLID, DASHED, DOTTED, MIXED, LONG = (), (5.0, 2.0), (1.2, 1.4), (6.0, 1.6, 1.2, 1.6), (11.0, 2.0)
-"""Dashes and gaps, in widths of the line."""
+"""Dash patterns: lengths of dashes and gaps in units of the line width."""
 
 
 class Style(NamedTuple):
-    """How a method's curves are drawn, wherever they are drawn."""
+    """Colour and dashes of a method's curves, used in every figure."""
 
     colour: str
     dash: tuple[float, ...] = SOLID
 
 
-# A colour is a family of methods (or, in the paper's own, an update), its dashes tell the members apart. Four colours
-# are of Tol's muted palette, chosen to go with Okabe and Ito's.
+# A colour stands for a family of methods (for the paper's methods: an algorithm); dashes tell the members apart. Four
+# colours come from Tol's muted palette, chosen to match Okabe and Ito's.
 METHOD_STYLES = {
     "rpsp-alt": Style("#D55E00"),
     "rpsp-alt+obs": Style("#D55E00", DASHED),
@@ -77,24 +80,37 @@ STYLE: dict[Any, Any] = {
     "axes.titlesize": 11,
     "figure.constrained_layout.use": True,
     "legend.frameon": False,
-    "svg.hashsalt": "rpsp",  # the same figure gives the same file
+    "svg.hashsalt": "rpsp",  # makes SVG files reproducible
 }
-"""Settings of Matplotlib that hold while a figure of this module is drawn or saved, and are restored afterwards."""
+"""Matplotlib settings applied while a figure is drawn or saved, and restored afterwards."""
 styled = matplotlib.rc_context(STYLE)
-"""Decorator for functions that draw."""
+"""Decorator that applies `STYLE` while a drawing function runs."""
 
 
 def subplots(rows: int = 1, columns: int = 1, *, size: tuple[float, float], sharex: bool = False) -> tuple[Figure, Any]:
-    """Create a figure and a `[rows, columns]` grid of axes, without pyplot and whatever back end the user has chosen."""
+    """Create a figure with a grid of axes, without pyplot and independent of the user's back end.
+
+    Args:
+        rows: number of rows.
+        columns: number of columns.
+        size: width and height in inches.
+        sharex: whether all axes share the x axis.
+
+    Returns:
+        The figure and a `[rows, columns]` array of axes.
+    """
     figure = Figure(figsize=size)
     FigureCanvasAgg(figure)
     return figure, figure.subplots(rows, columns, sharex=sharex, squeeze=False)
 
 
 def style(method: str, i: int = 0) -> Style:
-    """A method's own style; the i-th of a cycle for a user's method, which the map does not know.
+    """Return the style of one method.
 
-    A variant, as in "rpsp-alt, refits", has its method's colour and a line of dots and dashes.
+    Args:
+        method: label of the method. A variant such as `"rpsp-alt, refits"` has the colour of its method and mixed
+            dashes.
+        i: position in the colour cycle, used for methods that are not in `METHOD_STYLES`.
     """
     name, _, variant = method.partition(",")
     if name not in METHOD_STYLES:
@@ -103,7 +119,11 @@ def style(method: str, i: int = 0) -> Style:
 
 
 def styles(methods: Iterable[str]) -> dict[str, Style]:
-    """How all methods of a figure are drawn: as ever, and variants in shades and dashes that no other has."""
+    """Return a distinct style for each method of a figure.
+
+    Known methods keep their style. Variants of a known method get a shade of its colour and dashes that no other method
+    of the figure has.
+    """
     looks = {method: style(method, i) for i, method in enumerate(dict.fromkeys(methods))}
     taken = {look for method, look in looks.items() if method in METHOD_STYLES}
     for method in looks:
@@ -118,15 +138,37 @@ def styles(methods: Iterable[str]) -> dict[str, Style]:
 
 
 SHADES = ((0.0, 0.0), (0.0, 0.4), (1.0, 0.4), (0.0, 0.65), (1.0, 0.65), (0.0, 0.2), (1.0, 0.2), (0.0, 0.5))
-"""What a variant's colour is mixed with, black or white, and how much of it."""
+"""Shades of a variant's colour: the colour it is mixed with (0 is black, 1 is white) and in what proportion."""
 DASHES = (MIXED, DASHED, DOTTED)
 COLOURS_KEPT = 96
+"""Number of colours in the palette of a PNG with a limited width."""
 
 
 @styled
-def save(figure: Figure, directory: Path, name: str, width: int | None = None) -> Path:
-    """Write a figure as PNG and SVG; the PNG's path. With a width, in pixels at most, as a PNG of few colours alone."""
-    path = directory / f"{name}.png"
+def save(
+    figure: Figure,
+    directory: Path,
+    name: str,
+    width: int | None = None,
+    formats: Sequence[Literal["png", "svg"]] = ("png", "svg"),
+) -> Path:
+    """Write a figure to disk.
+
+    Args:
+        figure: the figure.
+        directory: directory to write to. It is created if it does not exist.
+        name: file name without suffix.
+        width: largest width in pixels. If given, only a PNG with a small palette is written, which keeps the file
+            small.
+        formats: file formats to write if no width is given.
+
+    Returns:
+        The path of the first file written.
+
+    Raises:
+        StorageError: if a file could not be written.
+    """
+    path = directory / f"{name}.{'png' if width is not None else formats[0]}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if width is not None:
@@ -135,8 +177,9 @@ def save(figure: Figure, directory: Path, name: str, width: int | None = None) -
                 with Image.open(drawn) as image:
                     image.convert("RGB").quantize(COLOURS_KEPT, Image.Quantize.FASTOCTREE).save(path, optimize=True)
         else:
-            figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
-            figure.savefig(path, dpi=160)
+            for format in formats:
+                options = {"metadata": {"Date": None}} if format == "svg" else {"dpi": 160}
+                figure.savefig(directory / f"{name}.{format}", **options)
     except OSError as error:
         raise StorageError(f"{path}: the figure could not be written ({error.strerror}).") from error
     return path

@@ -1,4 +1,4 @@
-"""Part of the split of a larger module."""
+"""Learning curves, bar charts and sweeps, drawn from results."""
 
 from __future__ import annotations
 
@@ -29,24 +29,35 @@ from rpsp.experiments.statistics import mean_and_error
 from rpsp.experiments.words import number
 
 MOST_POINTS = 60
-"""Of a line; longer curves are averaged over neighbouring iterations: those of SAC are of one episode each."""
+"""Maximum number of points of a line. Longer curves are averaged over neighbouring iterations."""
 
 
 @styled
 def learning_curves(
     results: Sequence[Result], title: str = "", note: str = "", names: Mapping[str, str] | None = None
 ) -> Figure:
-    """Mean return over environment steps, exploration included: a panel a task, a line a method, the mean of its runs.
+    """Plot the mean return against environment steps, with one panel per task and one line per method.
 
-    The band is the standard error over runs; where some have come less far, the line ends with the shortest. The note
-    stands below in small print; `names` says what methods are called in the legend, where not by their labels.
+    The steps include exploration. A line is the mean over the runs of a method and ends with the shortest run. The band
+    is the standard error over runs.
+
+    Args:
+        results: results of runs.
+        title: title of the figure.
+        note: text in small print below the panels.
+        names: names to show in the legend instead of the method labels, by label.
     """
     return _over_training(results, ("returns",), "mean return", title, note, names or {})
 
 
 @styled
 def at_a_glance(tasks: Mapping[str, Mapping[str, Sequence[Result]]], methods: Mapping[str, str]) -> Figure:
-    """Mean return over environment steps: all tasks in a row, a line a name, drawn as the method that is given for it."""
+    """Plot the mean return against environment steps, with all tasks in one row.
+
+    Args:
+        tasks: for each task, the runs of each line by the line's name.
+        methods: for each name, the method whose style the line has. This is also the order of the legend.
+    """
     figure, grid = subplots(1, len(tasks), size=(max(5.2, 2.6 * len(tasks)), 2.9))
     handles = {}
     for axes, (task, lines) in zip(grid[0], tasks.items(), strict=True):
@@ -62,7 +73,7 @@ def at_a_glance(tasks: Mapping[str, Mapping[str, Sequence[Result]]], methods: Ma
 
 
 def _mean_line(axes: Axes, runs: Sequence[Result], name: str, look: Style, label: str) -> Any:
-    """The mean of a curve over runs, its standard error as a band; returns the line."""
+    """Draw the mean of a curve over runs with its standard error as a band. Return the line."""
     x, mean, error = mean_curve(runs, name, MOST_POINTS)
     (line,) = axes.plot(x, mean, color=look.colour, ls=(0, look.dash) if look.dash else "-", lw=2.0, label=label)
     if len(runs) > 1:
@@ -71,6 +82,7 @@ def _mean_line(axes: Axes, runs: Sequence[Result], name: str, look: Style, label
 
 
 def _steps_across(axes: Axes) -> None:
+    """Format the x axis as environment steps."""
     axes.set_xlabel("environment steps")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(axis="y", alpha=0.25)
@@ -79,7 +91,10 @@ def _steps_across(axes: Axes) -> None:
 
 @styled
 def prediction_over_training(results: Sequence[Result], title: str = "", note: str = "") -> Figure:
-    """The one-step error of the beliefs that acted, beside that of persistence on the same episodes (thin)."""
+    """Plot the one-step prediction error of the acting filters against environment steps.
+
+    Thin lines show the error of persistence (no change) on the same episodes.
+    """
     curves, note = ("prediction_errors", "persistence_errors"), _notes("thin lines: persistence", note)
     figure = _over_training(results, curves, "squared error / variance", title, note, {})
     for axes in figure.axes:
@@ -90,7 +105,7 @@ def prediction_over_training(results: Sequence[Result], title: str = "", note: s
 def _over_training(
     results: Sequence[Result], curves: Sequence[str], what: str, title: str, note: str, names: Mapping[str, str]
 ) -> Figure:
-    """Curves over environment steps, the first in the method's own line, any other thin and without a band."""
+    """Plot curves against environment steps. The first has the method's style, the others are thin and have no band."""
     tasks = grouped(results, lambda r: r.task)
     looks = styles(r.method for r in results)
     figure, panels = _panels(list(tasks), title, note)
@@ -114,7 +129,16 @@ def _over_training(
 
 @styled
 def bars(rows: Sequence[Row], metric: Metric = "auc", title: str = "", note: str = "") -> Figure:
-    """What every method came to, a panel a task, with standard errors; stars tell what differs from the reference."""
+    """Plot one bar per method with its standard error, with one panel per task.
+
+    Stars mark significant differences from the reference method, which is marked with a diamond.
+
+    Args:
+        rows: rows of a comparison.
+        metric: metric to show.
+        title: title of the figure.
+        note: text in small print below the panels.
+    """
     tasks = grouped(rows, lambda row: row.task)
     looks = styles(row.method for row in rows)
     tested = any(row.against for row in rows)
@@ -124,7 +148,7 @@ def bars(rows: Sequence[Row], metric: Metric = "auc", title: str = "", note: str
     figure, panels = _panels(list(tasks), title, note, 0.3 * lines + 1.0)
     most = max(map(len, tasks.values()))
     for axes, shown in zip(panels, tasks.values(), strict=False):
-        places = most - 1 - np.arange(len(shown))  # bars of all panels are equally thick
+        places = most - 1 - np.arange(len(shown))  # bars have the same thickness in all panels
         values, errors = np.array(
             [(r.area, r.area_error) if metric == "auc" else (r.final, r.final_error) for r in shown]
         ).T
@@ -151,12 +175,23 @@ def bars(rows: Sequence[Row], metric: Metric = "auc", title: str = "", note: str
 def sweep(
     results: Sequence[Result], settings: Sequence[str], metric: Metric = "auc", title: str = "", note: str = ""
 ) -> Figure:
-    """What one setting does (a panel a task, a line a method, standard errors), or two (a heat map a task and method).
+    """Plot the effect of one or two settings.
 
-    Runs of a panel are compared over as many iterations as the shortest has.
+    For one setting there is one panel per task and one line per method, with standard errors. For two settings there is
+    one heat map per task and method. The runs of a panel are compared over the iterations that all of them have.
+
+    Args:
+        results: results of runs that differ in these settings.
+        settings: names of one or two settings.
+        metric: metric to show.
+        title: title of the figure.
+        note: text in small print below the panels.
+
+    Raises:
+        UsageError: if there are not one or two settings, or if the runs also differ in other settings.
     """
     if len(settings) not in (1, 2):
-        raise UsageError(f"settings: {', '.join(settings) or 'none'}; a figure shows what one or two of them do.")
+        raise UsageError(f"settings: {', '.join(settings) or 'none'}; give one or two settings to plot.")
 
     def method(result: Result) -> str:
         return method_label(_without(result, settings))
@@ -198,11 +233,11 @@ def sweep(
 
 
 Cells = dict[tuple[str, ...], list[Result]]
-"""The runs for every combination of some settings' values."""
+"""The runs for each combination of values of the settings."""
 
 
 def _heat_map(axes: Axes, ticks: Sequence[Sequence[str]], cells: Cells, metric: Metric) -> Any:
-    """The mean of every cell, as a colour and as a number; empty where there is no run."""
+    """Draw the mean of each cell as a colour and a number. Cells without runs stay empty."""
     means = np.full((len(ticks[1]), len(ticks[0])), np.nan)
     for (x, y), runs in cells.items():
         means[ticks[1].index(y), ticks[0].index(x)] = metric_values(runs, metric).mean()
@@ -216,6 +251,7 @@ def _heat_map(axes: Axes, ticks: Sequence[Sequence[str]], cells: Cells, metric: 
 
 
 def _cells(runs: Sequence[Result], settings: Sequence[str]) -> Cells:
+    """Group runs by the values of the settings."""
     cells = grouped(runs, lambda r: tuple(word(r.settings.get(name)) for name in settings))
     for same in cells.values():
         if others := varying(same):
@@ -224,13 +260,17 @@ def _cells(runs: Sequence[Result], settings: Sequence[str]) -> Cells:
 
 
 def _without(result: Result, settings: Sequence[str]) -> dict[str, Any]:
+    """Return the settings of a result except the given ones."""
     return {name: value for name, value in result.settings.items() if name not in settings}
 
 
 def draw_comparison(found: Comparison, directory: str | Path, note: str = "") -> list[Path]:
-    """Every figure of a comparison, as PNG and SVG; the paths of the PNGs.
+    """Draw and save all figures of a comparison as PNG and SVG.
 
-    Settings in which the variants of a method differ, one or two, get a figure of what they do.
+    If the variants of a method differ in one or two settings, a figure of the effect of these settings is added.
+
+    Returns:
+        The paths of the PNG files.
     """
     drawn = {
         "learning": learning_curves(found.results, note=note),
@@ -247,7 +287,7 @@ def draw_comparison(found: Comparison, directory: str | Path, note: str = "") ->
 
 
 def _in_order(values: Iterable[Any]) -> list[str]:
-    """The different values of a setting as words, numbers by size."""
+    """Return the distinct values of a setting as words, numbers sorted by size."""
 
     def order(value: Any) -> tuple[bool, float, str]:
         return (False, float(value), "") if isinstance(value, int | float) else (True, 0.0, word(value))
@@ -256,20 +296,22 @@ def _in_order(values: Iterable[Any]) -> list[str]:
 
 
 def _notes(*notes: str) -> str:
+    """Join the notes that are not empty."""
     return "; ".join(filter(None, notes))
 
 
 def _wrapped(label: str, width: int) -> str:
-    """A label in as many lines as it takes; a dollar in it is no formula."""
+    """Wrap a label, and escape dollar signs so that they do not start a formula."""
     return textwrap.fill(label, width, break_on_hyphens=False).replace("$", r"\$")
 
 
 def _columns(panels: int) -> int:
+    """Return the number of columns for a number of panels."""
     return panels if panels < 4 else 2 if panels == 4 else 3
 
 
 def _panels(names: Sequence[str], title: str, note: str, height: float = 3.4) -> tuple[Figure, list[Axes]]:
-    """A figure of so many panels, with a title above and a note below, in small print."""
+    """Create a figure with one panel per name, a title above and a note in small print below."""
     n = max(1, len(names))
     columns = min(n, _columns(n))
     rows = -(-n // columns)
@@ -282,7 +324,7 @@ def _panels(names: Sequence[str], title: str, note: str, height: float = 3.4) ->
         axes.set_title(_wrapped(title if n == 1 and title else name, 60 if n == 1 else 40), loc="left")
     if n > 1:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    note = textwrap.fill(note, int(14 * figure.get_figwidth()))  # so many letters of small print are an inch
+    note = textwrap.fill(note, int(14 * figure.get_figwidth()))  # about 14 characters of small print per inch
     room = (0.1 + 0.15 * (1 + note.count("\n"))) / figure.get_figheight() if note else 0.0
     figure.set_layout_engine("constrained", rect=(0, room, 1, 1 - room), wspace=0.06)
     if note:
@@ -291,14 +333,14 @@ def _panels(names: Sequence[str], title: str, note: str, height: float = 3.4) ->
 
 
 def _method_legend(figure: Figure, panels: Sequence[Axes], counts: Mapping[str, set[int]]) -> None:
-    """One legend for all panels, which also says of how many runs a line is the mean."""
+    """Add one legend for all panels. The labels include the number of runs."""
     handles = {name: h for axes in panels for h, name in zip(*axes.get_legend_handles_labels(), strict=True)}
     labels = []
     for name in handles:
         low, high = min(counts[name]), max(counts[name])
         runs = f"{low}" if low == high else f"{low} to {high}"
         labels.append(_wrapped(name if high == 1 else f"{name} ({runs} runs)", 75))
-    if len(panels) == 1 and 0 < len(labels) <= 4:  # more would lie on the lines
+    if len(panels) == 1 and 0 < len(labels) <= 4:  # a larger legend would cover the lines
         panels[0].legend(handles.values(), labels, loc="best", fontsize=9)
     elif labels:
         columns = _legend_columns(labels, figure.get_figwidth())
@@ -307,7 +349,7 @@ def _method_legend(figure: Figure, panels: Sequence[Axes], counts: Mapping[str, 
 
 
 def _legend_columns(labels: Sequence[str], inches: float) -> int:
-    """In how many columns a legend of small print about fits."""
+    """Estimate the number of columns in which a legend fits."""
 
     def width(columns: int) -> float:
         return sum(0.6 + 0.075 * max(map(len, column)) for column in np.array_split(labels, columns))

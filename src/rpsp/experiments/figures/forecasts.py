@@ -1,4 +1,4 @@
-"""Part of the split of a larger module."""
+"""Figures of beliefs: forecasts with error bands, errors by horizon and the meaning of state coordinates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,13 @@ from rpsp.filters.inference import InferenceFilter
 
 @styled
 def error_by_horizon(errors: dict[str, list[float]], title: str = "") -> Figure:
-    """Normalised error against steps ahead, the model (first) beside the obvious alternatives."""
+    """Plot the normalised prediction error against the number of steps ahead.
+
+    Args:
+        errors: for each predictor, its errors 1, 2, … steps ahead. The first predictor, the model, is drawn with a
+            wider line.
+        title: title of the figure.
+    """
     figure, ((axes,),) = subplots(size=(6.5, 4.0))
     for i, (name, values) in enumerate(errors.items()):
         steps = np.arange(1, len(values) + 1)
@@ -46,11 +52,12 @@ def error_by_horizon(errors: dict[str, list[float]], title: str = "") -> Figure:
 
 
 def _colour(name: str, i: int) -> str:
+    """Return the colour of a predictor."""
     return COLOURS.get(name, CYCLE[i % len(CYCLE)])
 
 
 def _spread(axes: Axes, values: list[float], gap: float = 0.055) -> np.ndarray:
-    """Heights (0 to 1) for labels at these values of a logarithmic axis, moved apart until none overlap."""
+    """Return heights (0 to 1) of labels at these values of a logarithmic axis, moved apart to avoid overlap."""
     low, high = np.log(axes.get_ylim())
     heights = (np.log(values) - low) / (high - low)
     order = np.argsort(heights)
@@ -60,27 +67,33 @@ def _spread(axes: Axes, values: list[float], gap: float = 0.055) -> np.ndarray:
 
 
 class Fan(NamedTuple):
-    """Forecasts all along an episode, beside what happened."""
+    """Forecasts along an episode, with the observations that followed."""
 
     truth: Float[np.ndarray, "time_plus_1 obs"]
     predicted: Float[np.ndarray, "n horizon obs"]
-    """Entry [t, j] was expected of truth[t + 1 + j] when truth[: t + 1] had been seen."""
+    """Entry [t, j] is the prediction of truth[t + 1 + j] given truth[: t + 1]."""
     bands: Float[np.ndarray, "4 horizon obs"]
-    """The 5, 25, 75 and 95 % quantiles of all forecast errors at that distance."""
+    """The 5, 25, 75 and 95 % quantiles of all forecast errors at each horizon."""
     first: int
-    """Where the stretch worth showing begins."""
+    """First step of the part to show."""
     length: int
-    """Of that stretch."""
+    """Number of steps of the part to show."""
 
     @property
     def moments(self) -> range:
-        """The moments of the stretch from which forecasts are shown, so that none overlap."""
+        """Steps of the shown part from which forecasts are drawn, spaced so that forecasts do not overlap."""
         horizon = self.predicted.shape[1]
         return range(self.first, min(self.first + self.length - horizon, len(self.predicted)), horizon + 2)
 
 
 def fan(predict: Callable[[Episode, int], np.ndarray], episodes: Sequence[Episode], horizon: int = 10) -> Fan:
-    """The forecasts that `predict(episode, horizon)` gives in the longest episode, and its errors in all of them."""
+    """Compute forecasts in the longest episode, and quantiles of the forecast errors over episodes.
+
+    Args:
+        predict: function `predict(episode, horizon)` that returns predictions in the layout of `Fan.predicted`.
+        episodes: episodes. Error quantiles use the first 50 that are long enough.
+        horizon: number of steps to predict. At most half the longest episode is used.
+    """
     shown = max(episodes, key=len)
     horizon = max(1, min(horizon, len(shown) // 2))
     residuals = [
@@ -91,13 +104,19 @@ def fan(predict: Callable[[Episode, int], np.ndarray], episodes: Sequence[Episod
 
 
 def agent_forecasts(agent: TrainedAgent, row_length: int) -> Callable[[Episode, int], np.ndarray]:
-    """`predict(episode, horizon)` of a trained agent's belief, for episodes in its own units of at most `row_length` steps.
+    """Return the function `predict(episode, horizon)` of a trained agent's filter.
 
-    Entry [t, j] predicts observation t + 1 + j, in the agent's own units as well, given the actions then done.
+    Args:
+        agent: the trained agent.
+        row_length: length of the longest episode. All episodes are padded to it, so that the filter is compiled once.
+
+    Returns:
+        A function for episodes that are scaled as the agent's inputs. Entry [t, j] of its result predicts observation
+        t + 1 + j given the actions that were executed, in the same scale.
     """
 
     def predict(episode: Episode, horizon: int) -> np.ndarray:
-        batch = pack([episode], row_length=row_length)  # one shape for all episodes
+        batch = pack([episode], row_length=row_length)  # a fixed shape avoids recompilation
         ahead = np.minimum(np.arange(row_length)[:, None] + np.arange(horizon), row_length - 1)
         states = compiled_unroll(agent.agent.filter, batch)[0]
         predicted = compiled_forecast(agent.agent.filter, states, np.asarray(batch.performed)[0][ahead])
@@ -107,7 +126,13 @@ def agent_forecasts(agent: TrainedAgent, row_length: int) -> Callable[[Episode, 
 
 
 def agent_fan(agent: TrainedAgent, episodes: Sequence[Episode], horizon: int = 10) -> Fan:
-    """What a trained agent's belief expected in episodes that `agent.evaluate` gave, in the task's own units."""
+    """Compute the forecasts of a trained agent's filter, in the units of the task.
+
+    Args:
+        agent: the trained agent.
+        episodes: episodes returned by `agent.evaluate`.
+        horizon: number of steps to predict.
+    """
     forecasts = agent_forecasts(agent, max(map(len, episodes)))
     found = fan(forecasts, episodes, horizon)
     if isinstance(agent.scaling, OneHot):
@@ -126,10 +151,16 @@ def prediction_fan(
     names: list[str] | None = None,
     title: str = "",
 ) -> Figure:
-    """What the belief expected, against what happened: forecasts from several moments of the longest episode.
+    """Plot forecasts from several steps of the longest episode, compared with what happened.
 
-    The bands hold 50 % and 90 % of all forecast errors at that distance over the episodes given: recordings for a model,
-    what its `evaluate` gave for a trained agent.
+    The bands contain 50 % and 90 % of all forecast errors at each horizon over the given episodes.
+
+    Args:
+        model: a fitted model or a trained agent.
+        episodes: recordings for a model, episodes returned by `evaluate` for a trained agent.
+        horizon: number of steps to predict.
+        names: names of the observations.
+        title: title of the figure.
     """
     if isinstance(model, TrainedAgent):
         found = agent_fan(model, episodes, horizon)
@@ -147,6 +178,7 @@ def prediction_fan(
 
 
 def _draw_fan(found: Fan, names: list[str], title: str) -> Figure:
+    """Draw the forecasts of the four observations that vary most."""
     truth, predicted, bands, first, length = found
     horizon = predicted.shape[1]
     dims = sorted(np.argsort(-truth[first : first + length].std(axis=0), kind="stable")[:4].tolist())
@@ -155,7 +187,7 @@ def _draw_fan(found: Fan, names: list[str], title: str) -> Figure:
     for axes, dim in zip(grid[:, 0], dims, strict=True):
         axes.plot(times, truth[times, dim], color="black", lw=1.4, label="what happened")
         for i, t in enumerate(found.moments):
-            # Drawn from the last reading on, where nothing is uncertain yet.
+            # A forecast starts at the last observation, where the error is zero.
             ahead = t + np.arange(horizon + 1)
             centre = np.append(truth[t, dim], predicted[t, :, dim])
             for low, high, alpha in ((0, 3, 0.15), (1, 2, 0.3)):
@@ -176,10 +208,16 @@ def _draw_fan(found: Fan, names: list[str], title: str) -> Figure:
 def coordinate_meaning(
     model: PredictiveStateModel, episodes: list[Episode], names: list[str] | None = None, title: str = ""
 ) -> Figure:
-    """What each state coordinate means: how the expected future changes when it grows by one standard deviation.
+    """Plot how the expected future changes when a state coordinate grows by one standard deviation.
 
-    ∂E[o_{t:t+7}]/∂q_i under null actions at the mean state, times the coordinate's spread; observations are in standard
-    deviations. The six coordinates that matter most are shown.
+    Shows ∂E[o_{t:t+7}]/∂q_i under null actions at the mean state, multiplied by the standard deviation of q_i.
+    Observations are in standard deviations. The six coordinates with the largest effect are shown.
+
+    Args:
+        model: a fitted model.
+        episodes: recordings from which the mean and the standard deviation of the state are computed.
+        names: names of the observations.
+        title: title of the figure.
     """
     filter, batch = model.fitted, model.encode(episodes)
     states = np.asarray(compiled_unroll(filter, batch))[np.asarray(batch.mask)]
@@ -203,7 +241,7 @@ def coordinate_meaning(
         axes.set_title("youth of the belief, 1/t" if youth else f"coordinate {i}", loc="left")
     for axes in list(grid.flat)[len(strongest) :]:
         axes.set_visible(False)
-    for axes in list(grid.flat)[: len(strongest)][-3:]:  # the lowest of every column
+    for axes in list(grid.flat)[: len(strongest)][-3:]:  # the lowest panel of each column
         axes.set_xlabel("steps ahead")
     for axes in grid[:, 0]:
         axes.set_ylabel("change expected (sd)")
@@ -214,7 +252,7 @@ def coordinate_meaning(
 
 
 def _symbol_forecasts(probabilities: Float[np.ndarray, "n symbol"], symbols: np.ndarray, title: str) -> Figure:
-    """The probability of every symbol before it is seen, and the symbol that came."""
+    """Draw the predicted probability of each symbol, and the symbol that occurred."""
     length = min(len(probabilities), 60)
     probabilities = probabilities[:length]
     figure, ((axes,),) = subplots(size=(8.0, 1.5 + 0.25 * probabilities.shape[1]))
@@ -229,17 +267,18 @@ def _symbol_forecasts(probabilities: Float[np.ndarray, "n symbol"], symbols: np.
 
 
 def _name(model: PredictiveStateModel, names: list[str] | None, dim: int) -> str:
+    """Return the name of an observation."""
     return names[dim] if names else f"{'symbol' if model.kind == 'tabular' else 'observation'} {dim}"
 
 
 def _windows(observations: np.ndarray, horizon: int) -> np.ndarray:
-    """The truth in the layout of `PredictiveStateModel.predict`."""
+    """Return the true observations in the layout of `PredictiveStateModel.predict`."""
     starts = np.arange(len(observations) - horizon)
     return observations[starts[:, None] + 1 + np.arange(horizon)]
 
 
 def _interesting(observations: np.ndarray, horizon: int) -> tuple[int, int]:
-    """The first step and length of a stretch worth showing: of about eight forecasts, where most happens."""
+    """Return start and length of the part to show: about eight forecasts, where the observations move most."""
     length = min(len(observations), 8 * (horizon + 2))
     scale = observations.std(axis=0) + 1e-12
     movement = np.abs(np.diff(observations, axis=0) / scale).sum(axis=1)
