@@ -1,4 +1,4 @@
-"""Part of the split of a larger module."""
+"""Page template, style sheet and script of a report."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ SCRIPT = """
 'use strict';
 const number = v => Math.abs(v) >= 1e4 ? Math.round(v).toLocaleString('en') :
   v !== 0 && Math.abs(v) < 1e-3 ? v.toExponential(1) : String(+v.toPrecision(4));
-// As mean_with_error of runs.py: the error has two digits, and the mean ends at the same digit.
+// The same as mean_with_error in words.py: the error has two digits, and the mean ends at the same digit.
 const withError = (mean, error) => {
   if (!(error > 0)) return number(mean);
   if (Math.abs(mean) < 1e-3) return number(mean) + ' ± ' + number(+error.toPrecision(2));
@@ -194,7 +194,7 @@ for (const plot of document.querySelectorAll('.plot')) {
 }
 const place = 'rpsp ' + location.pathname;
 let turned = {};
-try { turned = JSON.parse(sessionStorage.getItem(place)) || {}; } catch { }  // not where storage is forbidden
+try { turned = JSON.parse(sessionStorage.getItem(place)) || {}; } catch { }  // storage may be disabled
 for (const button of document.querySelectorAll('button[aria-pressed]')) {
   const section = button.closest('.env'), {group} = button.dataset, name = section.dataset.task + '|' + button.textContent;
   const turn = shown => {

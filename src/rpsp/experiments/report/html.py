@@ -1,4 +1,9 @@
-"""Part of the split of a larger module."""
+"""Building blocks of a report: charts, tables, and the page around them. This module does not depend on runs.
+
+Charts are SVG stretched to the width of the page. Their labels are HTML, which is not stretched and stays readable on
+screens of any size. The script reads the values it displays from the paths of the curves. All text arguments are
+escaped.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,8 @@ import numpy as np
 from rpsp.experiments.figures.appearance import Style
 from rpsp.experiments.report.assets import CSS, PAGE, SCRIPT
 
-MOST_LISTED = 10  # sentences, or runs, that are listed unfolded
+MOST_LISTED = 10
+"""Longer lists are folded after this many items."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -21,7 +27,7 @@ MOST_LISTED = 10  # sentences, or runs, that are listed unfolded
 
 
 class Scale(NamedTuple):
-    """One axis: from numbers to 0 … 1."""
+    """An axis: maps values to the range 0 to 1."""
 
     low: float
     high: float
@@ -29,7 +35,13 @@ class Scale(NamedTuple):
 
     @staticmethod
     def around(values: Iterable[float], log: bool = False, zero: bool = False) -> Scale:
-        """An axis that holds all of these that are finite; from zero on if told, or if that is not far away."""
+        """Create an axis that contains all finite values.
+
+        Args:
+            values: values to show. Values ≤ 0 are ignored on a logarithmic axis.
+            log: whether the axis is logarithmic.
+            zero: whether the axis includes zero. It always does if zero is close to the values.
+        """
         finite = [v for v in values if abs(v) < 1e300 and (v > 0 or not log)] or [1.0 if log else 0.0]
         low, high = min(finite), max(finite)
         if log:
@@ -40,16 +52,17 @@ class Scale(NamedTuple):
         return Scale(low if low == 0 else low - margin, high + margin)
 
     def at(self, value: float) -> float:
+        """Return the position of one value."""
         return float(self.positions([value])[0])
 
     def positions(self, values: Sequence[float]) -> np.ndarray:
-        """Where on the axis these lie; what cannot be drawn is not finite."""
+        """Return the positions of values. They are NaN or infinite for values that cannot be drawn."""
         with np.errstate(invalid="ignore", divide="ignore"):
             low, high, at = (np.log(v) if self.log else np.asarray(v, float) for v in (self.low, self.high, values))
             return (at - low) / (high - low)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """About five places on the axis, and what is written there."""
+        """Return positions and labels of about five ticks."""
         if self.log:
             first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
             powers = range(first, last + 1, max(1, -(-(last - first) // 5)))
@@ -67,6 +80,7 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def _tick(value: float, step: float) -> str:
+    """Format the label of a tick."""
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if step >= unit / 10 and abs(value) >= unit:
             return f"{value / unit:g}{letter}"
@@ -79,14 +93,14 @@ class Line(NamedTuple):
 
     name: str
     group: int
-    """What it is shown and hidden with."""
+    """Curves and bands of a group are shown and hidden together."""
     style: Style
     x: Sequence[float]
     y: Sequence[float]
     kind: str = "line"
-    """Its class in the style sheet."""
+    """Class in the style sheet."""
     error: Sequence[float] | None = None
-    """How far the band around it reaches; a number that is not finite has none."""
+    """Half the height of the band around the curve. There is no band where the value is not finite."""
 
 
 def chart(
@@ -100,7 +114,18 @@ def chart(
     marks: str = "",
     kind: str = "",
 ) -> str:
-    """One chart: curves over marks that lie beneath them."""
+    """Return a chart.
+
+    Args:
+        title: title of the chart.
+        lines: curves.
+        x: horizontal axis.
+        y: vertical axis.
+        note: explanation after the title.
+        label: label of the horizontal axis.
+        marks: SVG drawn below the curves.
+        kind: class in the style sheet.
+    """
     below, left = x.ticks(), y.ticks()
     grid = "".join(f'<path class="grid" d="M0 {up(at)}H1000"/>' for at, _ in left)
     curves = "".join(_band(line, x, y) for line in lines) + "".join(_curve(line, x, y) for line in lines)
@@ -117,6 +142,7 @@ def chart(
 
 
 def _curve(line: Line, x: Scale, y: Scale) -> str:
+    """Return the SVG path of a curve."""
     dash = "".join(f"{2.2 * length:g} " for length in line.style.dash).strip()
     dashed = f' stroke-dasharray="{dash}"' if dash else ""
     return (
@@ -126,6 +152,7 @@ def _curve(line: Line, x: Scale, y: Scale) -> str:
 
 
 def _band(line: Line, x: Scale, y: Scale) -> str:
+    """Return the SVG path of a curve's band, or an empty string if it has none."""
     if line.error is None:
         return ""
     mean, error = np.asarray(line.y), np.asarray(line.error)
@@ -133,7 +160,7 @@ def _band(line: Line, x: Scale, y: Scale) -> str:
 
 
 def _path(xs: Sequence[float], ys: Sequence[float], x: Scale, y: Scale) -> str:
-    """The points, joined where they are neighbours and can be drawn."""
+    """Return SVG path data through the points. Points that cannot be drawn interrupt the path."""
     points = np.stack([x.positions(xs), 1 - y.positions(ys)], axis=1)
     drawn = np.asarray(np.isfinite(points).all(axis=1))
     first = drawn & ~np.append(False, drawn[:-1])
@@ -152,7 +179,7 @@ def area(
     kind: str,
     group: int = 0,
 ) -> str:
-    """What lies between two curves."""
+    """Return the SVG path of the area between two curves, or an empty string if a value is not finite."""
     if not np.isfinite([*lower, *upper]).all():
         return ""
     path = _path([*xs, *reversed(xs)], [*lower, *reversed(upper)], x, y)
@@ -160,17 +187,17 @@ def area(
 
 
 def across(at: float) -> str:
-    """Where on the axis, as the drawing has it."""
+    """Return the SVG x coordinate of a position on the horizontal axis."""
     return f"{1000 * min(max(at, -9.0), 9.0):.1f}".removesuffix(".0")
 
 
 def up(at: float) -> str:
-    """The same for the axis that goes up."""
+    """Return the SVG y coordinate of a position on the vertical axis."""
     return f"{1000 - 1000 * min(max(at, -9.0), 9.0):.1f}".removesuffix(".0")
 
 
 def swatch(look: Style) -> str:
-    """A piece of a line."""
+    """Return a short sample of a line."""
     dash = " ".join(f"{2 * length:g}" for length in look.dash)
     return (
         f'<svg class="swatch" viewBox="0 0 24 6" aria-hidden="true"><path class="line" style="--c:{look.colour}" '
@@ -179,7 +206,7 @@ def swatch(look: Style) -> str:
 
 
 def toggle(text: str, group: int | None = None, mark: str = "", pressed: bool = True) -> str:
-    """A button that shows and hides the curves of a group, or else all single runs, within its section."""
+    """Return a button that shows and hides curves within its section: those of a group, or all individual runs."""
     which = "" if group is None else f' data-group="{group}"'
     return f'<button type="button" aria-pressed="{str(pressed).lower()}"{which}>{mark}{escape(text)}</button>'
 
@@ -190,17 +217,17 @@ def toggle(text: str, group: int | None = None, mark: str = "", pressed: bool = 
 
 
 class Cell(NamedTuple):
-    """Of a table."""
+    """A table cell."""
 
     text: str
     value: float | None = None
-    """What it is sorted by, where not by its text."""
+    """Sort key. Default: the text."""
     mark: str = ""
     """HTML before the text."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Cell | str]], sortable: bool = False, kind: str = "") -> str:
-    """A table that scrolls within itself; sortable by a click on its head."""
+    """Return a table that scrolls horizontally. If sortable, a click on a column head sorts it."""
     heads = "".join(
         f'<th scope="col"><button type="button">{escape(name)}</button></th>'
         if sortable
@@ -215,13 +242,14 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Cell | str]], sortable: b
 
 
 def _cell(cell: Cell | str) -> str:
+    """Return the HTML of a cell."""
     text, value, mark = Cell(cell) if isinstance(cell, str) else cell
     sorted_by = "" if value is None else f' data-value="{value:g}"'
     return f"<td{sorted_by}>{mark}{escape(text)}</td>"
 
 
 def folded(title: str, about: str, body: str, is_open: bool = False) -> str:
-    """What is shown when asked for."""
+    """Return a section that can be opened and closed."""
     shown = " open" if is_open else ""
     return f"<details{shown}><summary><b>{escape(title)}</b> {escape(about)}</summary>{body}</details>"
 
@@ -232,12 +260,20 @@ def folded(title: str, about: str, body: str, is_open: bool = False) -> str:
 
 
 def frame(title: str, lead: str, body: str, refresh: float | None = None) -> str:
-    """The whole page; the lead and the body are HTML. With `refresh` it loads itself again after so many seconds."""
+    """Return the whole page.
+
+    Args:
+        title: title of the page.
+        lead: HTML of the introduction.
+        body: HTML of the content.
+        refresh: if given, the browser reloads the page after this many seconds.
+    """
     again = "" if refresh is None else f'<meta http-equiv="refresh" content="{max(1, round(refresh))}">\n'
     return PAGE.substitute(title=escape(title), lead=lead, body=body, refresh=again, style=CSS, script=SCRIPT)
 
 
 def warnings(sentences: Sequence[str]) -> str:
+    """Return a box with warnings. Long lists are folded."""
     if not sentences:
         return ""
     lines = [f"<p>{escape(sentence)}</p>" for sentence in sentences]
@@ -247,8 +283,9 @@ def warnings(sentences: Sequence[str]) -> str:
 
 
 def steps_axis(curves: Iterable[Sequence[float]]) -> Scale:
+    """Return an axis for environment steps that starts at zero."""
     return Scale(0.0, max([1.0, *(step for steps in curves for step in steps if abs(step) < 1e300)]))
 
 
-STEPS = "environment steps, exploration included"
-ERROR = "one step ahead, squared, over variance; the pale line is persistence (nothing changes)"
+STEPS = "environment steps, including exploration"
+ERROR = "one-step squared error / variance; the pale line is persistence (no change)"

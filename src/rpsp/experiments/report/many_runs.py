@@ -1,4 +1,4 @@
-"""Part of the split of a larger module."""
+"""The part of a report about several runs: comparison, mean curves, failed and unfinished runs."""
 
 from __future__ import annotations
 
@@ -28,13 +28,16 @@ from rpsp.experiments.report.html import (
 from rpsp.experiments.results import Result
 from rpsp.experiments.words import clock
 
-SHOWN_SINGLES = 12  # runs of a task that are drawn behind their means at once
-MOST_SINGLES = 200  # runs of a task that are drawn at all
-MOST_POINTS = 250  # of a curve
+SHOWN_SINGLES = 12
+"""Individual runs are shown by default if a task has at most this many."""
+MOST_SINGLES = 200
+"""Individual runs are not drawn at all if a task has more than this many."""
+MOST_POINTS = 250
+"""Maximum number of points of a curve."""
 
 
 def many_runs(results: list[Result], doubts: list[str]) -> tuple[str, str, list[str]]:
-    """Title, lead and body."""
+    """Return title, lead and body."""
     tasks = grouped(results, lambda r: r.task)
     looks = styles(result.method for result in results)
     names = list(tasks) if len(tasks) < 4 else [f"{len(tasks)} tasks"]
@@ -49,7 +52,7 @@ def many_runs(results: list[Result], doubts: list[str]) -> tuple[str, str, list[
         parts.append(_summary(task, found, looks))
         parts.append(_curves(task, runs, looks))
     if found is not None and found.overall:
-        scaled = "The area under the curve, in each task from its worst run, 0, to its best, 1."
+        scaled = "Area under the curve, scaled for each task from 0 (its worst run) to 1 (its best run)."
         parts.append(f'<h2>All tasks</h2><p class="note">{scaled}</p>')
         rows = [[_named(o.method, looks), str(o.runs), Cell(interval_text(o), o.iqm)] for o in found.overall]
         parts.append(table(("method", "runs", "IQM, 95 %"), rows, True, "summary"))
@@ -65,11 +68,12 @@ def many_runs(results: list[Result], doubts: list[str]) -> tuple[str, str, list[
 
 
 def _named(method: str, looks: dict[str, Style]) -> Cell:
+    """Return a table cell with the name of a method and a sample of its line."""
     return Cell(method, mark=swatch(looks[method]))
 
 
 def _summary(task: str, found: Comparison | None, looks: dict[str, Style]) -> str:
-    """What `rpsp compare` says of a task."""
+    """Return the table that `rpsp compare` prints for a task."""
     if found is None or not (rows := [row for row in found.rows if row.task == task]):
         return '<p class="note">There is nothing to compare yet.</p>'
     lines = []
@@ -80,13 +84,14 @@ def _summary(task: str, found: Comparison | None, looks: dict[str, Style]) -> st
         cells = [Cell(text, value) for text, value in zip(list(texts.values())[1:], sorted_by, strict=True)]
         lines.append([_named(row.method, looks), *cells, Cell(clock(seconds), seconds)])
     return (
-        f'<p class="note">Over {rows[0].iterations} iterations; mean ± standard error over seeds; IQM of the area under the '
-        "curve.</p>" + table((*row_texts(rows[0]), "time a run"), lines, True, "summary")
+        f'<p class="note">Over {rows[0].iterations} iterations. Mean ± standard error over seeds. '
+        "The IQM is of the area under the curve.</p>"
+        + table((*row_texts(rows[0]), "time per run"), lines, True, "summary")
     )
 
 
 def _curves(task: str, results: Sequence[Result], looks: dict[str, Style]) -> str:
-    """Mean curves of the methods, and single runs behind them."""
+    """Return the charts of a task: mean curves of the methods, with individual runs behind them."""
     begun = [result for result in results if len(result.returns)]
     if not begun:
         return ""
@@ -108,13 +113,13 @@ def _curves(task: str, results: Sequence[Result], looks: dict[str, Style]) -> st
             errors.append(line(method, method + ", persistence" * (kind == "faint"), x, mean, kind=kind))
     x = steps_axis(line.x for line in [*singles, *means])
     stride = max(_stride(len(result.returns)) for result in begun)
-    thinned = f"; one iteration in {stride} is drawn" if stride > 1 else ""
+    thinned = f"; one in {stride} iterations is drawn" if stride > 1 else ""
     returns = chart(
         "Return",
         [*singles, *means],
         x,
         Scale.around(v for line in [*singles, *means] for v in line.y),
-        note=f"mean over an iteration’s episodes; the lines are means over seeds, the bands their standard error{thinned}",
+        note=f"mean over the episodes of an iteration; lines are means over seeds, bands standard errors{thinned}",
         label=STEPS,
         kind="wide",
     )
@@ -123,7 +128,7 @@ def _curves(task: str, results: Sequence[Result], looks: dict[str, Style]) -> st
     buttons = [toggle(method, i, swatch(looks[method])) for i, method in enumerate(methods)]
     few = len(begun) <= SHOWN_SINGLES
     if singles:
-        buttons.append(toggle("single runs", pressed=few))
+        buttons.append(toggle("individual runs", pressed=few))
     means_only = "" if few else " means"
     return (
         f'<section class="env{means_only}" data-task="{escape(task)}"><div class="legend">{"".join(buttons)}</div>'
@@ -132,17 +137,18 @@ def _curves(task: str, results: Sequence[Result], looks: dict[str, Style]) -> st
 
 
 def _stride(length: int) -> int:
+    """Return the step between drawn points of a curve of this length."""
     return -(-length // MOST_POINTS)
 
 
 def _thinned(values: np.ndarray) -> list[float]:
-    """So few of the values that a page of many curves opens at once: every n-th, and the last."""
+    """Return every n-th value and the last one, so that pages with many curves load quickly."""
     stride = _stride(len(values))
     return np.append(values[:-1:stride], values[-1:]).tolist()
 
 
 def _runs(title: str, results: Sequence[Result], last: tuple[str, Callable[[Result], str]]) -> str:
-    """Runs by name, and how far they are."""
+    """Return a table of runs and their progress."""
     if not results:
         return ""
     rows = [
@@ -160,8 +166,10 @@ def _runs(title: str, results: Sequence[Result], last: tuple[str, Callable[[Resu
 
 
 def _progress(done: int, wanted: int) -> str:
+    """Return a progress bar."""
     return f'<progress value="{done}" max="{max(wanted, 1)}" aria-hidden="true"></progress>'
 
 
 def run_name(result: Result) -> str:
+    """Return the name of a run: task, method and seed."""
     return f"{result.task}, {result.method}, seed {result.seed}"

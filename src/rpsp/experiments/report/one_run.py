@@ -1,4 +1,4 @@
-"""Part of the split of a larger module."""
+"""The part of a report about a single run: facts, curves, forecasts of its belief, and its video."""
 
 from __future__ import annotations
 
@@ -40,26 +40,30 @@ from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.words import clock, mean_with_error, number
 from rpsp.training.loop import Record
 
-MOST_PANELS = 12  # of the dimensions of an observation
-EMBEDDED = 4_000_000  # bytes of video that the page carries itself
+MOST_PANELS = 12
+"""Maximum number of observations whose forecasts are shown."""
+EMBEDDED = 4_000_000
+"""Videos smaller than this many bytes are embedded in the page. Larger ones are linked."""
 VIDEOS = {".gif": "image/gif", ".mp4": "video/mp4", ".webm": "video/webm"}
 
 
 def one_run(result: Result, doubts: list[str]) -> tuple[str, str, list[str]]:
-    """Title, lead and body."""
+    """Return title, lead and body."""
     metrics = RunDirectory(result.source).metrics()
     records, known = iterations(metrics), _optional(result.source / "results.json").get("evaluation")
     evaluation = known if isinstance(known, dict) else {}
     try:
         facts = _facts(result, summary(result.settings, result.source, metrics), evaluation)
     except (KeyError, TypeError) as error:
-        raise FileFormatError(f"{result.source / 'metrics.jsonl'}: is not of an `rpsp train` run ({error}).") from error
+        raise FileFormatError(
+            f"{result.source / 'metrics.jsonl'}: is not from an `rpsp train` run ({error})."
+        ) from error
     done = f"{facts['environment steps']} environment steps"
     done += f" in {facts['iterations']} iterations" if result.finished else f", {facts['iterations']}"
     lead = escape(f"{done}.")
     if evaluation:
         how = "deterministic " if evaluation.get("deterministic") else ""
-        lead = escape(f"{done}; then {evaluation.get('episodes')} {how}episodes of evaluation: ")
+        lead = escape(f"{done}; then {evaluation.get('episodes')} {how}evaluation episodes: ")
         lead += f"<b>{escape(facts['evaluation'])}</b>."
     cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
     failure = [f"Failed: {result.failure}"] if result.failure else []
@@ -68,7 +72,7 @@ def one_run(result: Result, doubts: list[str]) -> tuple[str, str, list[str]]:
 
 
 def _optional(path: Path) -> dict[str, Any]:
-    """What a JSON file holds; nothing if there is none."""
+    """Return the content of a JSON file, or an empty dictionary if the file does not exist."""
     content = read_json(path) if path.exists() else {}
     if not isinstance(content, dict):
         raise FileFormatError(f"{path}: holds no JSON object.")
@@ -76,6 +80,7 @@ def _optional(path: Path) -> dict[str, Any]:
 
 
 def _facts(result: Result, came_to: dict[str, Any], evaluation: dict[str, Any]) -> dict[str, str]:
+    """Return the facts at the top of the page as text, by name."""
     done = len(result.returns)
     return {
         "seed": str(result.seed),
@@ -92,7 +97,7 @@ def _facts(result: Result, came_to: dict[str, Any], evaluation: dict[str, Any]) 
 
 
 def _training(records: Sequence[Record], method: str) -> str:
-    """The curves of a run."""
+    """Return the charts of return, prediction error and policy change."""
     if not records:
         return '<p class="note">No iteration is finished yet.</p>'
     steps, look = _column(records, "total_samples"), style(method)
@@ -107,7 +112,7 @@ def _training(records: Sequence[Record], method: str) -> str:
         [returns],
         x,
         Scale.around(returns.y),
-        note="mean over an iteration’s episodes, as the agent explored; the band is their standard deviation",
+        note="mean over the episodes of an iteration, with exploration noise; the band is their standard deviation",
         label=STEPS,
         kind="wide",
     )
@@ -120,7 +125,7 @@ def _training(records: Sequence[Record], method: str) -> str:
         x,
         Scale.around((v for line in errors for v in line.y), log=True),
         marks=refitted,
-        note=ERROR + ("; grey: the belief was refitted" if refitted else ""),
+        note=ERROR + ("; grey lines: refits of the filter" if refitted else ""),
         label="environment steps",
     )
     moved = line("whole_kl", "KL")
@@ -129,21 +134,21 @@ def _training(records: Sequence[Record], method: str) -> str:
         [moved],
         x,
         Scale.around(moved.y, zero=True),
-        note="KL of filter and policy together, old to new, in one iteration",
+        note="KL divergence of filter and policy together, old to new, per iteration",
         label="environment steps",
     )
     return f'{learning}<div class="two">{prediction}{kl}</div>'
 
 
 EXPECTS = (
-    "From each dot on the belief sees nothing more and says, given the actions, what the next readings will be (coloured). "
-    "The thin line is what happened; the bands hold 50 % and 90 % of the errors in five episodes."
+    "Coloured lines are forecasts of the next observations, given the observations up to the dot and the actions after "
+    "it. The thin line is what happened. The bands contain 50 % and 90 % of the errors in five episodes."
 )
-LATER = "This is shown once the runs have ended, and by <code>rpsp report</code> without <code>--watch</code>."
+LATER = "Shown when the runs have ended, or by <code>rpsp report</code> without <code>--watch</code>."
 
 
 def belief_section(directory: Path, say: Say) -> str:
-    """Forecasts of the last checkpoint's belief in an episode of its own, against what happened."""
+    """Return charts of forecasts of the last checkpoint's belief, compared with what happened."""
     damaged: list[str] = []
     try:
         config = read_config(directory)
@@ -162,9 +167,10 @@ def belief_section(directory: Path, say: Say) -> str:
 
 
 def _forecasts(directory: Path, horizon: int, say: Say) -> tuple[Fan, bool]:
-    """Forecasts in the middle of an episode, and whether they are of symbols."""
+    """Return forecasts from the middle of an episode, and whether the observations are symbols."""
     agent = load(directory, say=say)
-    # With the noise of training, without which little happens; as far ahead as a state is fitted to predict.
+    # With exploration noise, because deterministic episodes may show little movement. The horizon is the one that the
+    # state is fitted to predict.
     episodes = agent.evaluate(5, deterministic=False).episodes
     found = agent_fan(agent, episodes, horizon)
     middle = max(0, (len(found.truth) - found.length) // 2)
@@ -172,7 +178,7 @@ def _forecasts(directory: Path, horizon: int, say: Say) -> tuple[Fan, bool]:
 
 
 def _fan_panel(fan: Fan, dim: int, name: str, colour: str) -> str:
-    """Forecasts of one dimension."""
+    """Return the chart of forecasts of one observation."""
     horizon, last = fan.predicted.shape[1], min(fan.first + fan.length, len(fan.truth)) - 1
     truth, times = fan.truth[:, dim], np.arange(fan.first, last + 1)
     shown = truth[times]
@@ -199,7 +205,7 @@ def _fan_panel(fan: Fan, dim: int, name: str, colour: str) -> str:
 
 
 def _symbol_panel(fan: Fan) -> str:
-    """The probability of every symbol before it came."""
+    """Return the chart of predicted probabilities of symbols."""
     steps = min(60, len(fan.predicted))
     count = fan.truth.shape[1]
     x, y = Scale(0, steps), Scale(0, count)
@@ -215,7 +221,7 @@ def _symbol_panel(fan: Fan) -> str:
         f'<path class="dot" style="--c:{CYCLE[1]}" d="M{(t + 0.5) * width:.1f} {1000 - (s + 0.5) * height:.1f}h0"/>'
         for t, s in enumerate(came.tolist())
     )
-    note = "darker is more probable; dots are those that came"
+    note = "darker is more probable; dots are the symbols that occurred"
     return chart("Symbols", [], x, y, marks=cells + dots, note=note, label="step")
 
 
@@ -227,11 +233,11 @@ OBSERVATIONS = {
         "height", "torso angle", "right thigh", "right leg", "right foot", "left thigh", "left leg", "left foot",
     ),
 }  # fmt: skip
-"""What the positions of the paper's tasks are called."""
+"""Names of the positions in the paper's tasks."""
 
 
 def observation_names(config: TrainConfig, count: int) -> list[str]:
-    """A word for every observation that the agent gets."""
+    """Return a name for each observation that the agent receives."""
     known = OBSERVATIONS.get((config.env or "").rpartition("-v")[0], ())
     observe = config.sensors.observe or "positions"
     indices = range(count) if observe in ("positions", "all") else [int(i) for i in observe.split(",")]
@@ -239,7 +245,7 @@ def observation_names(config: TrainConfig, count: int) -> list[str]:
 
 
 def video_section(directory: Path, beside: Path) -> str:
-    """The newest video of a run."""
+    """Return the newest video of a run, embedded or linked."""
     files = [f for f in directory.glob("video/*") if f.suffix in VIDEOS and f.is_file()]
     if not files:
         return ""
@@ -255,15 +261,16 @@ def video_section(directory: Path, beside: Path) -> str:
 
 
 def _column(records: Sequence[Record], name: str) -> list[float]:
+    """Return one quantity of all records. Missing values are NaN."""
     values = (record.get(name) for record in records)
     return [float(v) if isinstance(v, int | float) else math.nan for v in values]
 
 
 def iterations(metrics: Sequence[Record]) -> list[Record]:
-    """The records of iterations, without that of the initialisation."""
+    """Return the records of iterations, without the record of the initialisation."""
     return [record for record in metrics if "iteration" in record]
 
 
 def refits(records: Sequence[Record]) -> list[float]:
-    """The environment steps at which a refitted filter began to act."""
+    """Return the numbers of environment steps at which a refitted filter started to act."""
     return [float(r["total_samples"] - r["samples"]) for r in records if r.get("refit_accepted") == 1.0]

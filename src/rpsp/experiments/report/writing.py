@@ -1,4 +1,4 @@
-"""Part of the split of a larger module."""
+"""Write a report about all runs in some directories."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from rpsp.experiments.report.many_runs import many_runs, run_name
 from rpsp.experiments.report.one_run import EXPECTS, LATER, belief_section, one_run, video_section
 from rpsp.experiments.results import Result, read_results
 
-DETAILED = 4  # runs of which forecasts and videos are shown; of more none are, for each takes seconds
+DETAILED = 4
+"""Forecasts and videos are shown for at most this many runs, because each takes seconds."""
 
 
 def write_report(
@@ -35,19 +36,30 @@ def write_report(
     refresh: float | None = None,
     say: Say = lambda line: None,
 ) -> tuple[Path, list[Result]]:
-    """Write the page of all runs in and under these directories; where it is, and what they came to.
+    """Write a report about all runs in and below some directories.
 
-    Unless `out` says where, it is report.html in the innermost directory that holds them all. What takes seconds, the
-    forecasts, is only there if `detailed`. With `refresh` the page loads itself again after so many seconds.
+    Args:
+        directories: run directories, result files, or directories that contain them.
+        out: path of the page. Default: `report.html` in the innermost directory that contains all of `directories`.
+        detailed: whether to include forecasts, which take seconds to compute.
+        refresh: if given, the browser reloads the page after this many seconds.
+        say: callback for messages.
+
+    Returns:
+        The path of the page and the results shown on it.
+
+    Raises:
+        UsageError: if no directory is given, or if `out` is a directory.
+        FileFormatError: if there is no run to show.
     """
     if not directories:
-        raise UsageError("directories: none is given; name the run directories, as in `rpsp report runs/demo`.")
+        raise UsageError("directories: none given; name the run directories, as in `rpsp report runs/demo`.")
     path = _beside(directories) if out is None else Path(out)
     if path.is_dir():
         raise UsageError(f"out: {str(path)!r} is a directory; give the name of the page, as in report.html.")
     results, doubts = read_results(directories)
     if not results:
-        why = " ".join(doubts) or "no run of `rpsp train` is there that has come past its initialisation."
+        why = " ".join(doubts) or "there is no run of `rpsp train` that has finished its initialisation."
         raise FileFormatError(f"{', '.join(map(str, directories))}: {why}")
     write_bytes(path, page(results, doubts, path.parent, detailed, refresh, say).encode())
     return path, results
@@ -56,7 +68,19 @@ def write_report(
 def watch_report(
     directories: Sequence[str | Path], out: str | Path | None, every: float, say: Say
 ) -> tuple[Path, list[Result]]:
-    """Write the page again and again, until every run has ended and nothing is at work in the directories."""
+    """Rewrite a report at regular intervals until all runs have ended.
+
+    The last version of the page includes forecasts and does not reload itself.
+
+    Args:
+        directories: run directories, result files, or directories that contain them.
+        out: path of the page. See `write_report`.
+        every: seconds between two versions, at least 0.1.
+        say: callback for messages.
+
+    Returns:
+        The path of the page and the results shown on it.
+    """
     if not 0.1 <= every < math.inf:
         raise UsageError(f"every: {every:g} is not a number of seconds ≥ 0.1.")
     said = ""
@@ -67,10 +91,10 @@ def watch_report(
                 path, results = write_report(directories, out, detailed=False, refresh=every)
                 finished, failed = sum(r.finished for r in results), sum(bool(r.failure) for r in results)
                 ended = finished + failed == len(results) and not _at_work(directories, results)
-                words = f"wrote {path}: {len(results)} runs begun, {finished} finished, {failed} failed"
+                words = f"wrote {path}: {len(results)} runs started, {finished} finished, {failed} failed"
             except FileFormatError as error:
                 words = f"nothing to show yet: {error}"
-            if words != said:  # a line for what is new, not for every writing
+            if words != said:  # print a line only when something has changed
                 say(f"{time.strftime('%H:%M:%S')}  {words}")
                 said = words
             if ended:
@@ -78,15 +102,15 @@ def watch_report(
             time.sleep(every)
     except KeyboardInterrupt as interrupt:
         try:
-            path, _ = write_report(directories, out, detailed=False)  # one that does not load itself again
+            path, _ = write_report(directories, out, detailed=False)  # without automatic reload
             interrupt.add_note(f"{path} shows how far the runs are.")
         except RpspError:
-            interrupt.add_note("there was nothing to show yet.")
+            interrupt.add_note("There was nothing to show yet.")
         raise
 
 
 def _at_work(directories: Sequence[str | Path], results: Sequence[Result]) -> bool:
-    """Whether a process holds one of the directories, or one between them and the runs, as a sweep does."""
+    """Return whether a process has locked one of the directories, or one between them and the runs, as a sweep does."""
     places = {Path(directory) for directory in directories}
     for result in results:
         above = [result.source, *result.source.parents]
@@ -95,7 +119,7 @@ def _at_work(directories: Sequence[str | Path], results: Sequence[Result]) -> bo
 
 
 def _beside(directories: Sequence[str | Path]) -> Path:
-    """report.html in the innermost directory that holds all of these, as one would type it here."""
+    """Return the default path of the page, relative to the working directory where possible."""
     inside = [Path(path).absolute().parent if Path(path).is_file() else Path(path).absolute() for path in directories]
     common = Path(os.path.commonpath(inside)) / "report.html"
     return common.relative_to(Path.cwd()) if common.is_relative_to(Path.cwd()) else common
@@ -109,28 +133,30 @@ def page(
     refresh: float | None = None,
     say: Say = lambda line: None,
 ) -> str:
-    """The whole page; links are relative to the directory `beside`."""
+    """Return the HTML of the page. Links are relative to the directory `beside`."""
     alone = len(results) == 1 and results[0].source.is_dir()
     title, lead, parts = one_run(results[0], doubts) if alone else many_runs(results, doubts)
     if refresh is not None:
-        lead += f"<br>As of {time.strftime('%H:%M:%S')}; loads itself again every {refresh:g} s."
+        lead += f"<br>As of {time.strftime('%H:%M:%S')}; reloads every {refresh:g} s."
     runs = [result for result in results if result.source.is_dir()]
     if 0 < len(runs) <= DETAILED:
-        parts.append(f'<h2>What the belief expects</h2><p class="note">{EXPECTS if detailed else LATER}</p>')
+        parts.append(f'<h2>Forecasts of the belief</h2><p class="note">{EXPECTS if detailed else LATER}</p>')
         for run in runs if detailed else []:
             heading = "" if alone else f"<h3>{escape(run_name(run))}</h3>"
             parts.append(f"{heading}{belief_section(run.source, say)}{video_section(run.source, beside)}")
-    parts.append(_differences("Settings", results, "settings", "what was asked for, and what was filled in"))
-    parts.append(_differences("Versions", results, "versions", "bits are promised within one set of them"))
+    parts.append(_differences("Settings", results, "settings", "given values and defaults"))
+    parts.append(
+        _differences("Versions", results, "versions", "results are reproducible bit by bit only with the same versions")
+    )
     command = results[0].source / "command.txt"
     if alone and command.exists():
         made = escape(read_bytes(command).decode(errors="replace").strip())
-        parts.append(f'<p class="note made">Made by <code>{made}</code></p>')
+        parts.append(f'<p class="note made">Command: <code>{made}</code></p>')
     return frame(title, lead, "\n".join(filter(None, parts)), refresh)
 
 
 def _differences(title: str, results: Sequence[Result], what: str, about: str) -> str:
-    """Settings, or versions: those in common once, the others as columns."""
+    """Return a table of settings or versions: common values once, differing values as columns."""
     groups = grouped(results, lambda r: (r.task, r.method))
     names = list(dict.fromkeys(name for result in results for name in getattr(result, what) if name not in UNSHOWN))
     values = {name: [word(getattr(result, what).get(name)) for result in results] for name in names}
@@ -143,8 +169,10 @@ def _differences(title: str, results: Sequence[Result], what: str, about: str) -
             for group, runs in groups.items()
         ]
         body = f"<h3>Different</h3>{table(('task', 'method', *unlike), rows)}<h3>In common</h3>{body}"
-    return folded(title, about + (f"; {len(unlike)} not in common" if unlike else ""), body) if names else ""
+    return folded(title, about + (f"; {len(unlike)} differ" if unlike else ""), body) if names else ""
 
 
-UNSHOWN = {"json", "quiet", "out", "seeds", "config", "compilation_cache"}  # settings that tell nothing about a run
-LABELS = {"env", "method", "seed"}  # settings by which runs are named
+UNSHOWN = {"json", "quiet", "out", "seeds", "config", "compilation_cache"}
+"""Settings that are not shown because they do not affect the result."""
+LABELS = {"env", "method", "seed"}
+"""Settings that are already part of a run's name."""
