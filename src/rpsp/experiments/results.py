@@ -1,4 +1,9 @@
-"""Part of the split of a larger module."""
+"""Results of runs, read from their files: curves, settings and versions. Nothing that a file names is imported or
+executed.
+
+    runs/NAME/{config.json, versions.json, metrics.jsonl, failure.txt}      a run directory written by `rpsp train`
+    NAME.result.json                                                       the same in one small file: `write_result`
+"""
 
 from __future__ import annotations
 
@@ -38,51 +43,52 @@ CURVES = {
     "prediction_errors": "prediction_error",
     "persistence_errors": "persistence_error",
 }
-"""The curves of a result, and what their values are called in a line of metrics.jsonl."""
+"""The curves of a result, and the names of their values in metrics.jsonl."""
 
 SUFFIX = ".result.json"
 UNLABELLED = {
     "env", "method", "seed", "seeds", "iterations", "device", "threads", "step_timeout", "out", "config", "plugin",
     "tensorboard", "compilation_cache", "json", "quiet",
 }  # fmt: skip
-"""What tells no two methods apart: names, lengths, and how and where a run was computed."""
+"""Settings that do not distinguish methods: names, lengths, and how and where a run was computed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What one run came to."""
+    """The result of one run."""
 
     task: str
     method: str
     seed: int
     settings: dict[str, Any]
-    """Every setting by its flat name, as it was resolved."""
+    """All settings by their flat name, with defaults filled in."""
     versions: dict[str, str]
     steps: Float[np.ndarray, " iteration"]
-    """Environment steps up to the end of every iteration, exploration included."""
+    """Environment steps at the end of each iteration, including exploration."""
     returns: Float[np.ndarray, " iteration"]
-    """Mean return of the episodes of every iteration."""
+    """Mean return of the episodes of each iteration."""
     prediction_errors: Float[np.ndarray, " iteration"]
     persistence_errors: Float[np.ndarray, " iteration"]
     iterations: int
-    """How many were asked for."""
+    """Number of iterations requested."""
     finished: bool
-    """Whether they were all done."""
+    """Whether all requested iterations are done."""
     failure: str
-    """Why the run failed, in one sentence; empty if it did not."""
+    """Why the run failed, in one sentence; empty if it did not fail."""
     seconds: float
-    """Time spent, over all the processes that worked on it."""
+    """Computing time, summed over all processes that worked on the run."""
     source: Path
-    """The run directory or the file."""
+    """The run directory or the result file."""
 
     def cut(self, iterations: int) -> Result:
-        """The first so many iterations alone."""
+        """Return the result with only the first iterations."""
         return dataclasses.replace(self, **{name: getattr(self, name)[:iterations] for name in CURVES})
 
     def gathered(self, samples: int) -> Result:
-        """Short iterations put together to some of so many steps each: means of their curves. What is left over goes.
+        """Merge short iterations into iterations of `samples` steps by averaging their curves. A remainder is dropped.
 
-        An iteration that lies in two of them counts in both by its share: five of 4000 steps make two of 10 000.
+        An iteration that overlaps two merged iterations counts in both in proportion: five iterations of 4000 steps
+        make two of 10 000.
         """
         own = self.settings["samples"]
         ends = samples * np.arange(1, len(self.returns) * own // samples + 1)
@@ -100,13 +106,13 @@ class Result:
 
 
 def _labelled(results: list[Result]) -> list[Result]:
-    """Results whose labels tell apart whatever else varies: unlike runs are never averaged."""
+    """Extend the labels so that runs with different settings have different labels and are never averaged."""
     tasks: dict[str, list[Result]] = defaultdict(list)
     for result in results:
         tasks[result.task].append(result)
     labelled = []
     for runs in tasks.values():
-        limits = varying(runs, ["max_episode_steps"])  # with another limit it is another task
+        limits = varying(runs, ["max_episode_steps"])  # a different time limit makes a different task
         methods: dict[tuple[str, str], list[Result]] = defaultdict(list)
         for run in runs:
             methods[task_label(run.settings, limits), run.method].append(run)
@@ -119,7 +125,12 @@ def _labelled(results: list[Result]) -> list[Result]:
 
 
 def varying(results: Sequence[Result], names: Iterable[str] = ()) -> list[str]:
-    """The settings in which these runs differ, of those named, or else of all that make a difference."""
+    """Return the settings in which these runs differ.
+
+    Args:
+        results: results of runs.
+        names: settings to check. Default: all settings that can distinguish methods.
+    """
     defaults = plain_sensors() | defaults_of(results[0].settings["method"])
     found = []
     for name in names or dict.fromkeys(n for r in results for n in r.settings if n not in UNLABELLED):
@@ -130,9 +141,16 @@ def varying(results: Sequence[Result], names: Iterable[str] = ()) -> list[str]:
 
 
 def read_results(paths: Iterable[str | Path]) -> tuple[list[Result], list[str]]:
-    """Every result in and under these directories and files, by task, method and seed; and a sentence for each doubt.
+    """Read all results in and below directories and files.
 
-    A damaged run is left out. Of two runs of the same task, method and seed the longer is taken, on a tie the later.
+    A damaged run is left out. If there are two runs of the same task, method and seed, the longer one is used, or the
+    newer one if they are equally long.
+
+    Args:
+        paths: run directories, result files, or directories that contain them.
+
+    Returns:
+        The results sorted by task, method and seed, and a warning for each problem.
     """
     results, warnings = [], []
     for source in {os.path.abspath(source): source for source in _sources(paths)}.values():
@@ -146,7 +164,7 @@ def read_results(paths: Iterable[str | Path]) -> tuple[list[Result], list[str]]:
         if name in kept:
             taken, other = sorted((kept[name], result), key=_age, reverse=True)
             warnings.append(
-                f"{result.task}, {result.method}, seed {result.seed} is there twice: {taken.source} is taken, "
+                f"{result.task}, {result.method}, seed {result.seed} exists twice: {taken.source} is used, "
                 f"{other.source} is not."
             )
             result = taken
@@ -158,7 +176,13 @@ def read_results(paths: Iterable[str | Path]) -> tuple[list[Result], list[str]]:
 
 
 def read_result(source: Path) -> Result:
-    """What one run directory or one result file holds; its labels tell no more than its own settings."""
+    """Read one run directory or result file.
+
+    The labels are based on this run alone. `read_results` extends them where runs differ in other settings.
+
+    Raises:
+        FileFormatError: if it is not the result of an `rpsp train` run.
+    """
     try:
         if source.is_file():
             content = read_json(source)
@@ -197,13 +221,13 @@ def read_result(source: Path) -> Result:
 
 
 def _sources(paths: Iterable[str | Path]) -> Iterator[Path]:
-    """The run directories and result files that there are."""
+    """Yield all run directories and result files."""
     for path in paths:
         if Path(path).is_file():
             yield Path(path)
         elif not Path(path).is_dir():
             raise UsageError(
-                f"directories: {str(path)!r} does not exist; give run directories, or one that holds them."
+                f"directories: {str(path)!r} does not exist; give run directories, or one that contains them."
             )
         for directory, within, files in os.walk(path):
             if "config.json" in files and not {"metrics.jsonl", "failure.txt"}.isdisjoint(files):
@@ -217,16 +241,16 @@ def _sources(paths: Iterable[str | Path]) -> Iterator[Path]:
 _WANTED: tuple[str, ...] = (
     "mean_return", "total_samples", "persistence_error", "prediction_error", "steps_per_second",
 )  # fmt: skip
-"""What is read of an iteration, in the order in which `training` writes it."""
+"""Values read from the record of an iteration, in the order in which training writes them."""
 _near = r"[^\n]*?".join(rf'"{name}": ([^,}}\s]+)' for name in _WANTED[:-1])
 _LINE = re.compile(rf'{_near}[^\n]*"{_WANTED[-1]}": ([^,}}\s]+)'.encode())
 
 
 def _read_metrics(data: bytes, path: Path) -> tuple[dict[str, np.ndarray], float]:
-    """The curves in metrics.jsonl, and the seconds spent; a last line that was cut off is not one.
+    """Return the curves in metrics.jsonl and the computing time in seconds. An incomplete last line is ignored.
 
-    The few numbers wanted are picked out of the bytes, which takes a third of the time of reading every line as JSON.
-    Where they are not found in every line, it is read as JSON after all, which tells what is wrong.
+    A regular expression extracts the values, which takes a third of the time of parsing each line as JSON. If it does
+    not match every line, the lines are parsed as JSON, which gives a precise error message.
     """
     data = data[: data.rfind(b"\n") + 1]
     first, _, rest = data.partition(b"\n")
@@ -250,20 +274,21 @@ def _read_metrics(data: bytes, path: Path) -> tuple[dict[str, np.ndarray], float
 
 
 def seconds_of(record: Mapping[str, float | int]) -> float:
-    """What an iteration, or the beginning, took."""
+    """Return the computing time of an iteration or of the initialisation."""
     return sum((value for name, value in record.items() if name.endswith("_seconds")), 0.0)
 
 
 def _parsed(line: bytes, path: Path, number: int) -> list[float]:
-    """What is wanted of a line of any layout."""
+    """Parse one line of metrics.jsonl and return the values of `_WANTED`."""
     try:
         record = _record(line, path, number)
         return [float(record[name]) for name in _WANTED]
     except (KeyError, TypeError, ValueError) as error:
-        raise FileFormatError(f"{path}: line {number} is not of an iteration ({error}).") from error
+        raise FileFormatError(f"{path}: line {number} is not the record of an iteration ({error}).") from error
 
 
 def _record(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    """Parse one line of metrics.jsonl as a JSON object."""
     try:
         record = json.loads(line)
     except ValueError as error:
@@ -274,16 +299,26 @@ def _record(line: bytes, path: Path, number: int) -> dict[str, Any]:
 
 
 def _age(result: Result) -> tuple[int, float]:
+    """Return a sort key: length of the run, then modification time."""
     metrics = result.source / "metrics.jsonl"
     return len(result.returns), (metrics if metrics.exists() else result.source).stat().st_mtime
 
 
 def _pair(result: Result) -> dict[str, str]:
+    """Return the versions of rpsp and jax, if known."""
     return {name: result.versions[name] for name in ("rpsp", "jax") if name in result.versions}
 
 
 def write_result(result: Result, directory: str | Path) -> Path:
-    """Keep a result as one small file, its curves rounded: returns to 5 significant digits, errors to 3."""
+    """Write a result to one small file. Returns are rounded to 5 significant digits, prediction errors to 3.
+
+    Args:
+        result: the result.
+        directory: directory to write to.
+
+    Returns:
+        The path of the file, which is named after task, method and seed.
+    """
     path = Path(directory) / f"{slug(result.task)}__{slug(result.method)}__s{result.seed}{SUFFIX}"
     content = {
         "settings": {
@@ -303,12 +338,12 @@ def write_result(result: Result, directory: str | Path) -> Path:
 
 
 def _rounded(values: np.ndarray, digits: int) -> list[float | None]:
-    """To so many significant digits; what is not finite has no number in JSON."""
+    """Round to significant digits. NaN and infinite values become None, because JSON has no number for them."""
     return [float(f"{v:.{digits}g}") if np.isfinite(v) else None for v in values.tolist()]
 
 
 def long_table(results: Sequence[Result]) -> dict[str, list[Any]]:
-    """Every iteration of every result, as the columns of one long table."""
+    """Return all iterations of all results as the columns of one long table."""
     lengths = [len(result.returns) for result in results]
     table = {
         name: [getattr(r, name) for r, n in zip(results, lengths, strict=True) for _ in range(n)]
@@ -322,18 +357,22 @@ def long_table(results: Sequence[Result]) -> dict[str, list[Any]]:
 
 
 def write_csv(table: Mapping[str, Sequence[Any]], path: str | Path) -> None:
-    """The columns of a table as CSV; a number that is not known is left empty."""
+    """Write the columns of a table as CSV. NaN values are left empty."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(table)
     for row in zip(*table.values(), strict=True):
-        writer.writerow(None if value != value else value for value in row)  # nan is not itself
+        writer.writerow(None if value != value else value for value in row)  # NaN is not equal to itself
     write_bytes(Path(path), file.getvalue().encode())
 
 
 def write_parquet(table: Mapping[str, Sequence[Any]], path: str | Path) -> None:
-    """The columns of a table as Parquet (extra `parquet`)."""
-    try:
+    """Write the columns of a table as Parquet. Requires the extra `parquet`.
+
+    Raises:
+        UsageError: if pyarrow is not installed.
+    """
+    try:  # an optional extra
         import pyarrow  # pyright: ignore[reportMissingImports]
         import pyarrow.parquet  # pyright: ignore[reportMissingImports]
     except ImportError as error:
