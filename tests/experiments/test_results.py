@@ -228,7 +228,7 @@ def test_of_two_runs_of_a_seed_the_longer_is_taken_and_the_later_on_a_tie(tmp_pa
     write_run(tmp_path / "short", [5.0], iterations=9)
     (result,), (warning,) = r.read_results([tmp_path])
     assert result.source.name == "long"
-    assert "seed 0 is there twice" in warning and "long is taken" in warning and "short is not" in warning
+    assert "seed 0 exists twice" in warning and "long is used" in warning and "short is not" in warning
     later = shutil.copytree(tmp_path / "long", tmp_path / "a later one")
     os.utime(later / "metrics.jsonl", (2e9, 2e9))
     (result,), warnings = r.read_results([tmp_path])

@@ -79,7 +79,7 @@ def row_texts(row: Row) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Overall:
-    """Results of a method over all tasks. The metric of each task is scaled from 0 (its worst run) to 1 (its best run)."""
+    """Results of a method over all tasks. The metric is scaled for each task from 0 (worst run) to 1 (best run)."""
 
     method: str
     runs: int

@@ -57,7 +57,7 @@ def method_label(settings: Mapping[str, Any], also: Iterable[str] = ()) -> str:
 
 
 def slug(label: str) -> str:
-    """Turn a label into part of a file name. It contains no path separators, and different labels give different slugs."""
+    """Turn a label into part of a file name. Different labels give different, safe names."""
     safe = re.sub(r"[^A-Za-z0-9.=+_-]+", "-", label.replace(", ", "__")).strip(".-")[:100]
     if safe and safe.replace("__", ", ") == label:
         return safe

@@ -184,7 +184,7 @@ def welch(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " m"]) -> Welch:
 
 
 def _difference(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
-    """Return the difference of the means, its standard error, and the degrees of freedom (NaN if both variances are zero)."""
+    """Return the difference of the means, its standard error and the degrees of freedom (NaN without variance)."""
     a, b = (float(np.var(v, ddof=1)) / len(v) for v in (x, y))
     dof = (a + b) ** 2 / (a**2 / (len(x) - 1) + b**2 / (len(y) - 1)) if a + b else np.nan
     return float(np.mean(x) - np.mean(y)), float(np.sqrt(a + b)), dof

@@ -1,4 +1,4 @@
-"""Part of the split of a larger module."""
+"""The runs that represent a curve of an experiment, selected from the available results."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from rpsp.experiments.statistics import Selection, select_best
 
 @dataclass(frozen=True)
 class Curve:
-    """The runs that stand for a curve on a task."""
+    """The runs that represent a curve on a task."""
 
     name: str
     label: str
-    """Of the candidate that was chosen."""
+    """Label of the selected candidate."""
     runs: tuple[Result, ...]
     candidates: int
-    """From how many it was chosen."""
+    """Number of candidates it was selected from."""
 
     @property
     def iterations(self) -> int:
-        """As far as all its runs go."""
+        """Number of iterations that all its runs have."""
         return min(len(run.returns) for run in self.runs)
 
 
 def far_enough(results: Sequence[Result], scale: float = 1.0) -> list[Result]:
-    """The results that count: those of runs that did what was asked of them, or this fraction of the paper's steps.
+    """Return the results that are complete: the requested iterations, or `scale` times the paper's steps.
 
-    One that has only begun would cut every other to its own length.
+    Shorter runs are excluded because all runs of a comparison are cut to the shortest.
     """
 
     def enough(result: Result) -> bool:
@@ -50,9 +50,9 @@ def far_enough(results: Sequence[Result], scale: float = 1.0) -> list[Result]:
 
 
 def of_the_papers_length(result: Result) -> Result:
-    """A result whose iterations have the task's number of steps, the paper's: shorter ones, as PPO's, are put together.
+    """Merge short iterations, such as those of PPO, to the task's number of steps per iteration, as in the paper.
 
-    Those of SAC stay: it is held against nothing but SAC, or after equally many steps.
+    Results of SAC are unchanged, because they are compared only with SAC or after equally many steps.
     """
     settings, method = result.settings, METHODS.get(result.settings["method"])
     if method is None or method.update == "off_policy":
@@ -62,7 +62,7 @@ def of_the_papers_length(result: Result) -> Result:
 
 
 class Found:
-    """Results by task and label, and the curves that they make."""
+    """Results by task and label, and the curves that they form."""
 
     def __init__(self, results: Sequence[Result]) -> None:
         self.runs: dict[str, dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
@@ -70,10 +70,16 @@ class Found:
             self.runs[result.task][result.method].append(result)
 
     def curve(self, task: str, name: str, select: bool = False) -> Curve | None:
-        """A curve of CURVES or PEERS, or the method of that label; None where there is no result of it.
+        """Return a curve on a task; None if there is no result.
 
-        Its first candidate, or with `select` the one of the largest mean area over the iterations that all of them have;
-        a candidate of less than half as many seeds as another is none.
+        Without selection this is the first candidate. With selection it is the candidate with the largest mean area
+        under the curve over the iterations that all candidates have. Candidates with fewer than half as many seeds as
+        another are ignored.
+
+        Args:
+            task: label of the task.
+            name: name in `CURVES` or `PEERS`, or the label of a method.
+            select: whether to select from all candidates.
         """
         there = self.runs.get(task, {})
         labels = labels_of(name)
@@ -87,7 +93,9 @@ class Found:
         return Curve(name, best.name, tuple(runs[best.name]), best.candidates)
 
     def best(self, task: str, names: Sequence[str], select: bool = False) -> Curve | None:
-        """Of some curves the one of the largest mean area over the iterations that all of them have."""
+        """Return the curve with the largest mean area over the iterations that all of them have; None if there is no
+        result.
+        """
         found = {c.name: c for name in names if (c := self.curve(task, name, select)) is not None}
         if not found:
             return None
@@ -95,6 +103,6 @@ class Found:
 
 
 def _largest(runs: Mapping[str, Sequence[Result]]) -> Selection:
-    """What has the largest mean area over the iterations that all of them have."""
+    """Select the runs with the largest mean area over the iterations that all of them have."""
     length = min(len(run.returns) for same in runs.values() for run in same)
     return select_best({name: np.stack([run.returns[:length] for run in same]) for name, same in runs.items()})

@@ -1,4 +1,4 @@
-"""Part of the split of a larger module."""
+"""Plan the runs of an experiment, and show the finished ones."""
 
 from __future__ import annotations
 
@@ -30,25 +30,38 @@ from rpsp.experiments.sweeps import PlannedRun, Sweep
 
 @dataclass(frozen=True)
 class Plan:
-    """One experiment with so many seeds, at some scale."""
+    """The runs of one experiment."""
 
     name: str
     runs: tuple[PlannedRun, ...]
     curve_of: dict[str, str]
-    """The label of a method → the curve that it is a candidate for, or itself."""
+    """For the label of each method, the curve of which it is a candidate."""
     scale: float
+    """Fraction of the paper's iterations."""
 
     @property
     def experiment(self) -> Experiment:
+        """The experiment of this plan."""
         return EXPERIMENTS[self.name]
 
 
 def plan(name: str, seeds: int, scale: float = 1.0, select: bool = False, device: str = "auto") -> Plan:
-    """The runs of an experiment. At scale 0.1 a tenth of the paper's iterations are done; more can be done later."""
+    """Plan the runs of an experiment.
+
+    Args:
+        name: name of the experiment.
+        seeds: number of seeds.
+        scale: fraction of the paper's iterations, at most 1. Runs can be continued later at a larger scale.
+        select: whether to run all candidates of each curve, or only the first.
+        device: device to run on.
+
+    Raises:
+        UsageError: if the number of seeds or the scale is invalid.
+    """
     if seeds < 1:
         raise UsageError(f"seeds: {seeds} is not a whole number ≥ 1.")
     if not 0 < scale <= 1:
-        raise UsageError(f"scale: {scale} does not lie between 0 and 1; 1 is the paper's number of iterations.")
+        raise UsageError(f"scale: {scale} is not between 0 and 1, where 1 is the paper's number of iterations.")
     experiment = EXPERIMENTS[name]
     curves = {curve: found if select else found[:1] for curve, found in candidates(experiment).items()}
     given = {
@@ -65,7 +78,7 @@ def plan(name: str, seeds: int, scale: float = 1.0, select: bool = False, device
 
 
 def _as_many_steps(run: PlannedRun) -> PlannedRun:
-    """A run in whose iterations there are fewer steps than the task's, with as many more of them; SAC's are its own."""
+    """Keep the total number of steps of a run with short iterations by doing more of them. SAC is unchanged."""
     config, method = run.config, METHODS[run.config.method]
     if method.update == "off_policy" or config.iterations is None:
         return run
@@ -75,7 +88,15 @@ def _as_many_steps(run: PlannedRun) -> PlannedRun:
 
 
 def together(plans: Sequence[Plan], kept: Sequence[Result] = ()) -> Sweep:
-    """All runs of some plans, each once, but those whose results are kept; the first seed of everything first."""
+    """Combine the runs of several plans into one sweep.
+
+    Args:
+        plans: the plans. A run that is in several plans is done once.
+        kept: results that are already available. Their runs are left out.
+
+    Returns:
+        The sweep, ordered by seed.
+    """
     runs: dict[str, PlannedRun] = {}
     for plan in plans:
         there = {(result.task, result.method, result.seed) for result in finished(plan, kept)}
@@ -84,13 +105,13 @@ def together(plans: Sequence[Plan], kept: Sequence[Result] = ()) -> Sweep:
 
 
 def _identity(run: PlannedRun) -> tuple[str, str, int]:
-    """Task, method and seed, as a result has them."""
+    """Return task, method and seed, as in a result."""
     settings = flat(run.config)
     return task_label(settings), method_label(settings), run.config.seed
 
 
 def finished(plan: Plan, results: Sequence[Result]) -> list[Result]:
-    """Of some results those that belong to a plan and have come as far as it goes, cut to that length."""
+    """Return the results that belong to a plan and are long enough, cut to the planned length."""
     wanted = {_identity(run): run.config.iterations for run in plan.runs}
     found = []
     for result in results:
@@ -101,22 +122,29 @@ def finished(plan: Plan, results: Sequence[Result]) -> list[Result]:
 
 
 def peers(experiment: Experiment, results: Sequence[Result]) -> list[Result]:
-    """Of some results those of other libraries that an experiment shows."""
+    """Return the results of other libraries that an experiment shows."""
     labels, tasks = {PEERS[name] for name in experiment.peers}, task_labels(experiment)
     return [result for result in results if result.method in labels and result.task in tasks]
 
 
 def judge(plan: Plan, results: Sequence[Result]) -> Comparison:
-    """The finished runs of a plan held against each other, the best candidate of every curve selected."""
+    """Compare the finished runs of a plan, with the best candidate of each curve."""
     return compare(results, select=True, family=lambda label: plan.curve_of[label])
 
 
 def draw(plan: Plan, found: Comparison, beside: Sequence[Result], directory: Path) -> list[Path]:
-    """The figures of an experiment from its finished runs, as PNG and SVG, each saying how many those are.
+    """Draw and save the figures of an experiment as PNG and SVG. A note gives the number of finished runs.
 
-    Learning curves are shown with what is to be seen `beside` them: the peers, which may be of another length.
+    Args:
+        plan: the plan.
+        found: the comparison of its finished runs.
+        beside: results of other libraries to add to the learning curves. They may have another length.
+        directory: directory to write to.
+
+    Returns:
+        The paths of the PNG files.
     """
-    from rpsp.experiments import figures
+    from rpsp.experiments import figures  # matplotlib and jax: slow to import, and not needed to list or run
 
     note = f"{len(found.candidates)} of {len(plan.runs)} runs finished"
     if plan.scale < 1:

@@ -1,4 +1,8 @@
-"""Part of the split of a larger module."""
+"""Assemble the page of results and write it.
+
+`document` computes the text from results alone, so that a test can compare the page with the committed results. `write`
+also draws the figures.
+"""
 
 from __future__ import annotations
 
@@ -29,29 +33,41 @@ from rpsp.experiments.results_page.verdict import evidence_section, verdict_sect
 from rpsp.experiments.words import clock
 
 WIDTH, GLANCE_WIDTH = 960, 1660
-"""Of figures, in pixels; a README is 830 wide, on fine screens twice that."""
+"""Widths of figures in pixels. A README is 830 pixels wide, on high-resolution screens twice that."""
 
 
 class Document(NamedTuple):
-    """A page, the figures on it, and what a README shows of it."""
+    """The text of the page, its figures, and the part for a README."""
 
     text: str
     figures: dict[str, Callable[[], Figure]]
-    """By their names under figures/; called, each is drawn."""
+    """Functions that draw the figures, by file name below figures/ without suffix."""
     glance: str
-    """With {docs} for where the page is; empty as long as there is too little to show."""
+    """The part for a README, with {docs} for the directory of the page. Empty if there are not enough results."""
 
 
 def write(results: Sequence[Result], page: Path, readme: Path | None = None, scale: float = 1.0) -> list[Path]:
-    """Write the page, its figures beside it and a README's part; returns the paths. Figures it no longer has are removed."""
+    """Write the page, its figures next to it, and the part in a README. Outdated figures are removed.
+
+    Args:
+        results: results of runs.
+        page: path of the page.
+        readme: path of a README with the lines `<!-- glance -->` and `<!-- /glance -->`.
+        scale: fraction of the paper's iterations that makes an unfinished run count.
+
+    Returns:
+        The paths of all files written.
+
+    Raises:
+        UsageError: if the README lacks these lines.
+        FileFormatError: if there is no result to show.
+    """
     found = document(results, scale)
     written = {page: found.text}
     if readme is not None:
         text = readme.read_text(encoding="utf8") if readme.is_file() else ""
         if "<!-- glance -->\n" not in text or "<!-- /glance -->" not in text:
-            raise UsageError(
-                f"readme: {str(readme)!r} has no lines <!-- glance --> and <!-- /glance --> to write between."
-            )
+            raise UsageError(f"readme: {str(readme)!r} has no lines <!-- glance --> and <!-- /glance -->.")
         docs = Path(os.path.relpath(page.parent, readme.parent)).as_posix()
         written[readme] = between(text, "glance", found.glance.replace("{docs}", docs))
     for path, text in written.items():
@@ -65,7 +81,12 @@ def write(results: Sequence[Result], page: Path, readme: Path | None = None, sca
 
 
 def document(results: Sequence[Result], scale: float = 1.0) -> Document:
-    """The page of some results: of those that did what was asked of them, or this fraction of the paper's iterations."""
+    """Compute the page of results.
+
+    Args:
+        results: results of runs.
+        scale: fraction of the paper's iterations that makes an unfinished run count.
+    """
     counted = far_enough(results, scale)
     if not counted:
         raise FileFormatError(
@@ -74,7 +95,7 @@ def document(results: Sequence[Result], scale: float = 1.0) -> Document:
     found, figures = Found(counted), {}
     glance, glance_text = glance_section(found, figures)
     modes = (False, True) if _selects(found) else (False,)
-    # Apart: what we set out to show ourselves shall not weigh on the verdict on the paper.
+    # The two groups are judged separately, so that our claims do not affect the adjusted p-values of the paper's.
     judged = {
         select: [one for group in (claims.PAPER, claims.OURS) for one in claims.judge(group, found, select)]
         for select in modes
@@ -88,13 +109,14 @@ def document(results: Sequence[Result], scale: float = 1.0) -> Document:
     ]
     experiments = {name: experiment_section(name, found, figures) for name in EXPERIMENTS if name != "h"}
     empty = [name for name, text in experiments.items() if not text]
-    missing = paragraph(f"There is nothing to show yet of: {', '.join(empty)}.") if empty else ""
+    missing = paragraph(f"There are no results yet for: {', '.join(empty)}.") if empty else ""
     sections += [*experiments.values(), missing, evidence_section(judged[max(judged)]), runs_section(found)]
     return Document("\n".join(filter(None, sections)), figures, glance_text)
 
 
 def _head(counted: Sequence[Result], read: int) -> str:
-    left = f" (and {read - len(counted)} unfinished or failed, left out)" if read > len(counted) else ""
+    """Return the introduction of the page."""
+    left = f" ({read - len(counted)} unfinished or failed runs are left out)" if read > len(counted) else ""
     tasks = len({result.task for result in counted})
     steps = sum(float(result.steps[-1]) for result in counted)
     versions = sorted({f"{n} {r.versions[n]}" for r in counted for n in ("rpsp", "sb3-contrib") if n in r.versions})
@@ -103,26 +125,29 @@ def _head(counted: Sequence[Result], read: int) -> str:
         [
             "# Results\n",
             paragraph(
-                "The paper's experiments, and ours beside them. `rpsp paper --page` makes this page from the files of "
-                f"results, one a run; nothing on it is typed. It rests on {plural(len(counted), 'run')} of "
-                f"{plural(tasks, 'task')}{left}: {steps / 1e6:,.1f} million environment steps in {took} of one core "
-                f"({', '.join(versions)})."
+                "This page shows the paper's experiments and additional ones. `rpsp paper --page` generates it from "
+                f"the result files, one per run. It is based on {plural(len(counted), 'run')} of "
+                f"{plural(tasks, 'task')}{left}: {steps / 1e6:,.1f} million environment steps, which took {took} "
+                f"(hours:minutes:seconds) on one core. Versions: {', '.join(versions)}."
             ),
             paragraph(
-                "Tasks show positions only and have the rewards of Gymnasium's v5: orders can be compared with the "
-                "paper's, numbers cannot. *Area under curve* is the sum over iterations of the mean return, *final "
-                "return* the mean of the last ten iterations, ± the standard error over seeds. Methods of a table are "
-                "compared over the iterations that all of them have on that task; figures show every curve as far as "
-                "it goes, in points of a few iterations each. Where there are results of several candidates for a curve "
-                "(windows, units, step sizes), it is shown twice: with one setting on all tasks, then *selected* as in "
-                "the paper, the candidate of the largest mean area under the curve on each task, of those with at least "
-                "half as many seeds as any. The more candidates, the more of that is luck."
+                "The agent observes positions only. Rewards are those of Gymnasium's v5 environments, so the order of "
+                "methods can be compared with the paper, but not the numbers. *Area under curve* is the sum of the "
+                "mean returns over iterations. *Final return* is the mean return of the last ten iterations. Errors "
+                "are standard errors over seeds. The methods of a table are compared over the iterations that all of "
+                "them have on that task. Figures show the full curves, averaged over a few iterations per point."
+            ),
+            paragraph(
+                "If a curve has several candidates (windows, numbers of units, step sizes), it is shown twice: first "
+                "with the same setting on all tasks, then *selected* as in the paper. Selection takes the candidate "
+                "with the largest mean area under the curve on each task, among those with at least half as many seeds "
+                "as any other. It favours curves with many candidates."
             ),
         ]
     )
 
 
 def _selects(found: Found) -> bool:
-    """Whether there is anything to select from."""
+    """Return whether any curve has several candidates."""
     names = {name for experiment in EXPERIMENTS.values() for name in experiment.curves}
     return from_several(found.curve(task, name, select=True) for task in found.runs for name in names)

@@ -1,4 +1,4 @@
-"""Part of the split of a larger module."""
+"""One section of the page per experiment, with figures and tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from rpsp.experiments.results_page.tables import SELECTED, from_several
 
 
 def experiment_section(name: str, found: Found, figures: dict[str, Callable[[], Figure]]) -> str:
-    """Figures and tables of an experiment; empty if there is no curve of it."""
+    """Return the section of an experiment and add its figures; empty if there is no curve."""
     experiment = EXPERIMENTS[name]
     curves = {select: _curves(experiment, found, select) for select in (False, True)}
     changes = _changes(experiment, found)
@@ -55,18 +55,19 @@ def experiment_section(name: str, found: Found, figures: dict[str, Callable[[], 
 
 
 def _lines(curves: Sequence[Curve]) -> Callable[[], Figure]:
-    """Learning curves, each in the colour of its first candidate, whichever stands for it."""
+    """Return a function that draws learning curves. A curve has the style of its first candidate."""
     looks = {curve.name: labels_of(curve.name)[0] for curve in curves}
     runs = [dataclasses.replace(run, method=looks[curve.name]) for curve in curves for run in curve.runs]
     return partial(learning_curves, runs, names={label: name for name, label in looks.items()})
 
 
 def _bars(curves: Sequence[Curve]) -> Callable[[], Figure]:
+    """Return a function that draws a bar chart."""
     return partial(bars, compare([run for curve in curves for run in curve.runs]).rows)
 
 
 def _curves(experiment: Experiment, found: Found, select: bool) -> list[Curve]:
-    """All that there are; the peers among them only beside others."""
+    """Return all curves of an experiment. Other libraries are shown only beside curves of this one."""
     curves = []
     for task in task_labels(experiment):
         own = [c for name in candidates(experiment) if (c := found.curve(task, name, select))]
@@ -75,7 +76,7 @@ def _curves(experiment: Experiment, found: Found, select: bool) -> list[Curve]:
 
 
 def _absent(experiment: Experiment, curves: Sequence[Curve]) -> str:
-    """Which curves are not there yet, task by task."""
+    """Return a sentence about the curves for which there are no results."""
     there = {(curve.runs[0].task, curve.name) for curve in curves}
     names = [*candidates(experiment), *experiment.peers]
     absent = {task: [n for n in names if (task, n) not in there] for task in task_labels(experiment)}
@@ -84,11 +85,14 @@ def _absent(experiment: Experiment, curves: Sequence[Curve]) -> str:
         for task, own in absent.items()
         if own
     ]
-    return paragraph(f"Not there yet: {'; '.join(told)}.") if told else ""
+    return paragraph(f"No results yet for {'; '.join(told)}.") if told else ""
 
 
 def _rows(curves: Sequence[Curve]) -> str:
-    """A table a task, a line a curve, tested against the best; the peers, of other iterations, are not among them."""
+    """Return one table per task with tests against the best curve.
+
+    Other libraries are left out, because their iterations are not comparable.
+    """
     parts = []
     for task in dict.fromkeys(curve.runs[0].task for curve in curves):
         chosen = {c.label: c for c in curves if c.runs[0].task == task and c.name not in PEERS}
@@ -99,7 +103,7 @@ def _rows(curves: Sequence[Curve]) -> str:
             several = f", of {curve.candidates}" if curve.candidates > 1 else ""
             lines.append([code(curve.name, curve.label) + several, *_numbers(row, curve), p_text(row.p_holm)])
         parts.append(f"**{task}**, compared over {plural(rows[0].iterations, 'iteration')}:\n")
-        parts.append(table(["", *NUMBERS, "p to the best, Holm"], lines))
+        parts.append(table(["", *NUMBERS, "p against the best (Holm)"], lines))
     return "\n".join(parts)
 
 
@@ -107,12 +111,13 @@ NUMBERS = "seeds × iterations", "area under curve", "final return"
 
 
 def _numbers(row: Row, curve: Curve) -> list[str]:
+    """Format the numbers of a row: seeds and iterations, area under the curve, final return."""
     values = mean_and_error_text(row.area, row.area_error), mean_and_error_text(row.final, row.final_error)
     return [f"{row.seeds} × {curve.iterations}", *values]
 
 
 def _changes(experiment: Experiment, found: Found) -> str:
-    """A table a task: question by question what one change does, tested against the method without it."""
+    """Return one table per task with the effect of each change, tested against the method without it."""
     parts = []
     for task in task_labels(experiment):
         lines, told = [], ("", 0)
@@ -133,5 +138,5 @@ def _changes(experiment: Experiment, found: Found) -> str:
                 lines.append([question, f"`{row.method}`", *numbers, change, p_text(row.p_holm)])
                 question = ""
         if lines:
-            parts += [f"**{task}**:\n", table(["what is changed", "", *NUMBERS, "change of area", "p, Holm"], lines, 2)]
+            parts += [f"**{task}**:\n", table(["setting", "", *NUMBERS, "change of area", "p (Holm)"], lines, 2)]
     return "\n".join(parts)

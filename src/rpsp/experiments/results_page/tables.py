@@ -1,4 +1,4 @@
-"""Part of the split of a larger module."""
+"""Tables over all tasks: returns at a glance, areas under the curves, other libraries, and a list of all runs."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ GLANCE = {
     "GRU": ("GRU",),
     "RecurrentPPO": ("RecurrentPPO",),
 }
-"""What is seen at a glance: the best of some curves each, drawn as the first."""
+"""Lines of the overview: the best of some curves each, with the style of the first."""
 
 BEYOND = "reg_GRU", "RPSP-Alt, refitted", "RPSI-TRPO", "RPSI-PPO"
-"""Curves of table (h) that are not the paper's."""
+"""Curves in table (h) that are not in the paper's table."""
 FIRST, LEAST = EVERY[2:], {"RPSI (ours)", "FM", "GRU"}
-"""The README shows it once these tasks have at least these curves."""
-SELECTED = "Selected as the paper does, by the largest area under the curve:"
+"""The README shows the overview if these tasks have at least these curves."""
+SELECTED = "Selected by the largest area under the curve, as in the paper:"
 
 
 def glance_section(found: Found, figures: dict[str, Callable[[], Figure]]) -> tuple[str, str]:
-    """The section of the page, and of a README."""
+    """Return the overview of the page and of a README."""
     tasks = {
         task: {name: curve for name, names in GLANCE.items() if (curve := found.best(task, names, select=True))}
         for task in EVERY
@@ -60,21 +60,21 @@ def glance_section(found: Found, figures: dict[str, Callable[[], Figure]]) -> tu
         for task, curves in tasks.items()
     )
     there = [name for name in GLANCE if any(name in curves for curves in tasks.values())]
-    text = f"Positions only: {', '.join(there)}. Lines are means; "
+    text = f"Mean returns of {', '.join(there)}, from positions only. Lines are means, "
     counts = [len(curve.runs) for curves in tasks.values() for curve in curves.values()]
     fewest = f"{min(counts)} to " if min(counts) < max(counts) else ""
     text += f"bands are standard errors over {fewest}{plural(max(counts), 'seed')}."
     picture = "![Mean return over environment steps on the four tasks](figures/glance.png)"
     enough = all(set(tasks.get(task, ())) >= LEAST for task in FIRST)
-    text += " The table has mean returns of the last tenth of so many steps, ± standard errors (seeds)."
-    text = paragraph(f"{text} Shown are: {shown}. Policies have 16 hidden units, of PPO 64 and 64.")
+    text += " The table shows the mean return in the last tenth of the given steps ± standard error (seeds)."
+    text = paragraph(f"{text} Methods: {shown}. Policies have 16 hidden units, those of PPO two layers of 64.")
     returns = _returns(tasks, there)
     readme = f"{picture.replace('(figures', '({docs}/figures')}\n\n{returns}\n{text}"
     return f"## The four tasks at a glance\n\n{picture}\n\n{returns}\n{text}", readme if enough else ""
 
 
 def _returns(tasks: Mapping[str, Mapping[str, Curve]], names: Sequence[str]) -> str:
-    """A column a task, a row a name: returns after as many steps as all runs have but those of other libraries."""
+    """Return a table of returns, one column per task, after the steps that all runs of this library have."""
     head, cells = [""], []
     for task, curves in tasks.items():
         steps = _common_steps(curve for name, curve in curves.items() if name not in PEERS)
@@ -87,18 +87,18 @@ def _returns(tasks: Mapping[str, Mapping[str, Curve]], names: Sequence[str]) -> 
 
 
 def _common_steps(curves: Iterable[Curve]) -> float:
-    """How many environment steps all runs have, in ten thousands; a million at most."""
+    """Return the number of environment steps that all runs have, rounded down to 10 000; at most a million."""
     return min([1e6, *(float(run.steps[-1]) for curve in curves for run in curve.runs)]) // 1e4 * 1e4
 
 
 def _returns_at(steps: float, curve: Curve) -> np.ndarray:
-    """Of the runs that came so far, the mean return of the last tenth of so many environment steps."""
+    """Return the mean return of each run in the last tenth of these environment steps. Shorter runs are left out."""
     values = np.array([statistics.return_at(steps, run.steps, run.returns) for run in curve.runs])
     return values[np.isfinite(values)]
 
 
 def area_section(found: Found) -> str:
-    """Areas under the curves, all tasks; the best of the paper's four curves marked, and the best of all."""
+    """Return the table of areas under the curves on all tasks."""
     parts = []
     for select in (False, True):
         columns = {task: [found.curve(task, name, select) for name in (*RIVALS, *BEYOND)] for task in EVERY}
@@ -119,30 +119,33 @@ def area_section(found: Found) -> str:
     if not parts:
         return ""
     intro = paragraph(
-        "Area under curve over so many iterations, in thousands, ± standard error (seeds). Bold: the best of the paper's "
-        "four curves, which come first, and the best of all. Policies have 16 hidden units, those of RPSI-PPO twice 64. "
-        "The paper's own table is of older versions of the tasks; what its text says of the order is judged above."
+        "Area under curve in thousands ± standard error (seeds), over the number of iterations in the head of the "
+        "table. Bold: the best of the paper's four curves, which come first, and the best of all. Policies have 16 "
+        "hidden units, those of RPSI-PPO two layers of 64. The paper's own table is based on older versions of the "
+        "tasks. Its statements about the order of methods are judged above."
     )
-    return "\n".join(["## h: the table\n", intro, *filter(None, parts)])
+    return "\n".join(["## h: areas under the curves\n", intro, *filter(None, parts)])
 
 
 def _areas(curve: Curve, length: int) -> np.ndarray:
-    """In thousands."""
+    """Return the area under the curve of each run, in thousands."""
     return metric_values([run.cut(length) for run in curve.runs], "auc") / 1000
 
 
 def _area_text(curve: Curve | None, areas: np.ndarray | None) -> str:
+    """Format the areas of a curve, with the label of the selected candidate."""
     if curve is None or areas is None:
         return ""
     return seeds_text(areas) + (f" `{curve.label}`, of {curve.candidates}" if curve.candidates > 1 else "")
 
 
 def from_several(curves: Iterable[Curve | None]) -> bool:
+    """Return whether any of the curves was selected from several candidates."""
     return any(curve is not None and curve.candidates > 1 for curve in curves)
 
 
 def peers_section(found: Found) -> str:
-    """Returns after equally many environment steps, beside other libraries."""
+    """Return the table of returns after equally many environment steps, with other libraries."""
     names = ("RPSI-PPO", "RPSI-TRPO", "RPSP-Alt", "GRU", "FM")
     rows = []
     for task in EVERY:
@@ -157,14 +160,15 @@ def peers_section(found: Found) -> str:
     if not rows:
         return ""
     intro = paragraph(
-        "Mean return of the last tenth of equally many environment steps, exploration included (seeds). RecurrentPPO has "
-        "an LSTM of 64 units, normalised observations and rewards, and is else as sb3-contrib has it."
+        "Mean return in the last tenth of equally many environment steps, including exploration, ± standard error "
+        "(seeds). RecurrentPPO has an LSTM of 64 units, normalised observations and normalised rewards. Its other "
+        "settings are the defaults of sb3-contrib."
     )
-    return "\n".join(["## Beside RecurrentPPO\n", intro, table(["", "steps", *PEERS, *names], rows)])
+    return "\n".join(["## Comparison with RecurrentPPO\n", intro, table(["", "steps", *PEERS, *names], rows)])
 
 
 def runs_section(found: Found) -> str:
-    """Every run that this page rests on."""
+    """Return a table of all runs."""
     lines, before = [], ""
     for task, methods in found.runs.items():
         for label, runs in methods.items():
@@ -176,5 +180,5 @@ def runs_section(found: Found) -> str:
                 ["" if task == before else task, f"`{label}`", f"{len(runs)}", each, number(float(samples)), took]
             )
             before = task
-    head = ["task", "method", "seeds", "iterations", "steps an iteration", "time a run"]
-    return "\n".join(["## Every run\n", table(head, lines, 2)])
+    head = ["task", "method", "seeds", "iterations", "steps per iteration", "time per run"]
+    return "\n".join(["## All runs\n", table(head, lines, 2)])

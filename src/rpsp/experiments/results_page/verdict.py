@@ -1,4 +1,4 @@
-"""Part of the split of a larger module."""
+"""The claims, their verdicts, and the evidence."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def verdict_section(judged: Mapping[bool, Sequence[claims.Judged]]) -> str:
-    """What became of the claims: with one setting a method, and selected where there is anything to select from."""
-    texts = {"one setting a method" if len(judged) > 1 else "verdict": judged[False]}
+    """Return the tables of verdicts, with one setting per method and, if there are candidates, with selection."""
+    texts = {"one setting per method" if len(judged) > 1 else "verdict": judged[False]}
     texts |= {"selected": judged[True]} if len(judged) > 1 else {}
     rows = [
         [one.claim.text, one.claim.where, *(_said(each[i]) for each in texts.values())]
@@ -34,47 +34,58 @@ def verdict_section(judged: Mapping[bool, Sequence[claims.Judged]]) -> str:
     head = ["", *texts]
     return "\n".join(
         [
-            "## The verdict\n",
+            "## Verdict\n",
             paragraph(
-                f"Of the paper's {n} claims {_count(last[:n])}; of our own {len(claims.OURS)} claims {_count(last[n:])}. "
-                "[The evidence](#the-evidence) is below."
+                f"Of the paper's {n} claims, {_count(last[:n])}. Of our own {len(claims.OURS)} claims, "
+                f"{_count(last[n:])}. All tests are listed under [Evidence](#evidence)."
             ),
-            table(["the paper says", *head], rows[:n], len(head) + 1),
-            table(["we set out to show", *head], rows[n:], len(head) + 1),
-            paragraph(
-                f"It takes {claims.FEWEST} seeds on either side, and tests are Welch's at {claims.LEVEL:g}, corrected by "
-                "Holm over the paper's claims together, and over ours. That one is *better* holds where it is "
-                "significantly so; it does not hold "
-                "where it is significantly worse, or where the 95 % interval of the difference leaves no advantage of "
-                f"{100 * claims.MARGIN:g} %. That one is *not worse* holds where its mean is no lower, or the interval "
-                "leaves no such disadvantage, and does not where it is significantly worse. That two are *alike* holds "
-                "where the interval leaves no such difference, and does not where they differ significantly. Anything "
-                "else is undecided. A claim of several tests holds if all do, and does not if one does not, unless it says "
-                "how many must. The best of "
-                "several curves was chosen by the same runs, which favours it a little."
-            ),
+            table(["claim of the paper", *head], rows[:n], len(head) + 1),
+            table(["our claim", *head], rows[n:], len(head) + 1),
+            paragraph(RULES),
         ]
     )
 
 
+RULES = (
+    f"A comparison needs at least {claims.FEWEST} seeds on either side. Tests are Welch's at level {claims.LEVEL:g}. "
+    "Their p-values are adjusted by Holm's method, over the paper's claims and over ours separately. *Better* holds if "
+    "the difference is significant. It does not hold if the method is significantly worse, or if the 95 % confidence "
+    f"interval of the difference excludes an advantage of {100 * claims.MARGIN:g} %. *Not worse* holds if the mean is "
+    "at least as high, or if the interval excludes a disadvantage of this size. It does not hold if the method is "
+    "significantly worse. *Alike* holds if the interval excludes a difference of this size. It does not hold if the "
+    "difference is significant. Everything else is undecided. A claim with several tests holds if "
+    "all of them hold, and does not hold if one does not, unless it states a number. The best of several curves is "
+    "selected by the same runs, which favours it slightly."
+)
+"""Explanation of the verdicts."""
+
+
 def _said(judged: claims.Judged) -> str:
-    """The verdict; in parentheses what its tests say, where they are not of one mind, and how many cannot be made yet."""
-    words = {"holds": "hold", "undecided": "undecided", "does not hold": "do not"}
-    told = Counter(words[o.verdict] if o.enough else "without runs enough" for o in judged.outcomes)
-    parts = ", ".join(f"{told[word]} {word}" for word in (*words.values(), "without runs enough") if told[word])
+    """Format a verdict. If the tests of a claim disagree, the numbers of their verdicts follow in parentheses."""
+    words = {"holds": "hold", "undecided": "undecided", "does not hold": "do not hold"}
+    told = Counter(words[o.verdict] if o.enough else "without enough runs" for o in judged.outcomes)
+    parts = ", ".join(f"{told[word]} {word}" for word in (*words.values(), "without enough runs") if told[word])
     return f"**{judged.verdict}**" + (f" ({parts})" if {*told} - {words[judged.verdict]} else "")
 
 
 def _count(judged: Sequence[claims.Judged]) -> str:
+    """Count verdicts."""
     counts = Counter(each.verdict for each in judged)
-    return f"{counts['holds']} hold, {counts['does not hold']} do not and {counts['undecided']} are undecided"
+    texts = {
+        "holds": ("holds", "hold"),
+        "does not hold": ("does not hold", "do not hold"),
+        "undecided": ("is undecided", "are undecided"),
+    }
+    first, second, third = (f"{counts[verdict]} {words[counts[verdict] != 1]}" for verdict, words in texts.items())
+    return f"{first}, {second} and {third}"
 
 
 def evidence_section(judged: Sequence[claims.Judged]) -> str:
-    """Every test of every claim."""
+    """Return all tests of all claims."""
     parts = [
-        "## The evidence\n",
-        "Means ± standard errors (seeds); differences, and their plain 95 % intervals, in percent of the rival's value.\n",
+        "## Evidence\n",
+        "Means ± standard errors (seeds). Differences and their 95 % intervals (not adjusted) are in percent of the "
+        "rival's value.\n",
     ]
     for each in judged:
         text = each.claim.text
@@ -84,10 +95,11 @@ def evidence_section(judged: Sequence[claims.Judged]) -> str:
 
 
 def _outcome(outcome: claims.Outcome) -> str:
+    """Format the outcome of a duel."""
     duel, sides = outcome.duel, (outcome.challenger, outcome.rival)
     names = " or ".join(duel.challengers), duel.rival
     if absent := [name for name, curve in zip(names, sides, strict=True) if curve is None]:
-        return f"{duel.task}: there is no finished run of {' nor of '.join(absent)}."
+        return f"{duel.task}: there is no finished run of {' or of '.join(absent)}."
     times = "" if duel.times == 1 else f"{duel.times:g}\u00a0× "
     told = [
         f"{times if curve is outcome.rival else ''}{code(curve.name, curve.label)} "
@@ -96,7 +108,7 @@ def _outcome(outcome: claims.Outcome) -> str:
         if curve is not None
     ]
     measure = claims.MEASURES[duel.measure].format(outcome.iterations)
-    text = f"{duel.task}: {' against '.join(told)}, {measure}"
+    text = f"{duel.task}: {' compared with '.join(told)}, {measure}"
     if np.isfinite(outcome.p):
         low, high = statistics.welch_interval(*outcome.values)
         base = abs(float(outcome.values[1].mean()))
