@@ -1,7 +1,4 @@
-"""Part of the split of a larger module."""
-
-# MuJoCo's compiled modules come without type stubs.
-# pyright: reportAttributeAccessIssue=false
+"""Write videos as mp4 or gif."""
 
 from __future__ import annotations
 
@@ -19,8 +16,8 @@ from rpsp.experiments.video.frames import Picture
 
 
 def encoder() -> str | None:
-    """The ffmpeg of imageio-ffmpeg or of the system; None if there is neither."""
-    try:
+    """Return the path of ffmpeg, from imageio-ffmpeg or the system; None if there is neither."""
+    try:  # an optional extra
         from imageio_ffmpeg import get_ffmpeg_exe  # pyright: ignore[reportMissingImports]
 
         return get_ffmpeg_exe()
@@ -29,7 +26,17 @@ def encoder() -> str | None:
 
 
 def write_video(path: Path, frames: Iterable[Picture], frames_per_second: float) -> None:
-    """An mp4 or a gif, by the ending of its name; in place only when it is whole."""
+    """Write an mp4 or a gif, depending on the suffix. The file appears only when it is complete.
+
+    Args:
+        path: path of the video.
+        frames: RGB images of equal size.
+        frames_per_second: speed of the video.
+
+    Raises:
+        StorageError: if the file could not be written, or if ffmpeg failed.
+        UsageError: if there is no ffmpeg to write an mp4.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
@@ -41,16 +48,19 @@ def write_video(path: Path, frames: Iterable[Picture], frames_per_second: float)
 
 
 def _write_gif(path: Path, frames: Iterable[Picture], frames_per_second: float) -> None:
-    # Half as large and of few colours: a gif does not compress.
+    """Write a gif at half size and with 128 colours, because gif compresses poorly."""
     images = (Image.fromarray(f).reduce(2).quantize(128, method=Image.Quantize.FASTOCTREE) for f in frames)
     first = next(images)
     first.save(path, save_all=True, append_images=images, duration=round(1000 / frames_per_second), loop=0)
 
 
 def _write_mp4(path: Path, frames: Iterable[Picture], frames_per_second: float) -> None:
+    """Write an mp4 with ffmpeg."""
     program = encoder()
     if program is None:
-        raise UsageError("format: no ffmpeg was found to write mp4 with; pip install imageio-ffmpeg, or choose gif.")
+        raise UsageError(
+            "format: ffmpeg, which is needed to write mp4, was not found; pip install imageio-ffmpeg, or choose gif."
+        )
     frames = iter(frames)
     first = next(frames)
     height, width, _ = first.shape

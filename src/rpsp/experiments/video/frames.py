@@ -1,7 +1,4 @@
-"""Part of the split of a larger module."""
-
-# MuJoCo's compiled modules come without type stubs.
-# pyright: reportAttributeAccessIssue=false
+"""Frames of a video: the scene, and plots of observations and forecasts next to it."""
 
 from __future__ import annotations
 
@@ -21,36 +18,37 @@ from rpsp.experiments.figures.appearance import CYCLE
 Picture = UInt8[np.ndarray, "_ _ 3"]
 
 HEIGHT, SCENE, PLOTS = 576, 576, 704
-"""Pixels; multiples of 16, as encoders want them."""
+"""Height, and widths of scene and plots, in pixels. Multiples of 16, as encoders require."""
 PAST, HORIZON = 40, 15
-"""Steps shown before and after the present."""
+"""Number of steps shown before and after the present."""
 MOST_PLOTS = 6
+"""Maximum number of observations plotted."""
 
 
 @dataclass(frozen=True, eq=False)
 class Watched:
-    """An episode with everything there is to draw."""
+    """An episode with all data for drawing."""
 
     observations: Float[np.ndarray, "steps_1 obs"]
-    """In the environment's units; symbols as one-hot vectors."""
+    """In the units of the environment; symbols as one-hot vectors."""
     forecasts: Float[np.ndarray, "steps horizon obs"]
-    """What the belief expects, at every step, of the observations after it."""
+    """Expected observations after each step."""
     rewards: Float[np.ndarray, " steps"]
     shown: range
     """The steps that become frames."""
     scenes: list[Picture] | None
-    """The environment at these steps, with the ghost where there is one; None if it cannot be rendered."""
+    """Rendered scenes of these steps, with the ghost if there is one; None if the environment cannot be rendered."""
     caption: str
-    """What the ghost is; empty where there is none."""
+    """Explanation of the ghost; empty if there is none."""
     limits: Float[np.ndarray, "obs 2"]
-    """The range of values that is drawn of every coordinate."""
+    """Range of the vertical axis for each observation."""
     names: list[str]
-    """Of the coordinates."""
+    """Names of the observations."""
     frames_per_second: float
 
 
 def pictures(episode: Watched, title: str = "") -> Iterator[Picture]:
-    """The frames of the video, one after another."""
+    """Yield the frames of the video."""
     plots = Plots(episode, title)
     for i, step in enumerate(episode.shown):
         drawn = plots.at(step)
@@ -60,9 +58,9 @@ def pictures(episode: Watched, title: str = "") -> Iterator[Picture]:
 
 
 class Plots:
-    """What was observed and what is expected, around a present that stands still.
+    """Plots of past observations and of forecasts, with the present at a fixed place.
 
-    Everything that does not move is drawn once; a frame is that with the lines drawn over it.
+    The static background is drawn once. Each frame draws only the lines over it.
     """
 
     def __init__(self, episode: Watched, title: str = ""):
@@ -90,7 +88,7 @@ class Plots:
         seen, ghost, after = self.lines[0][0], self.lines[0][2], self.lines[0][3]
         self.figure.legend(
             [seen, ghost, after],
-            ["observed", "what the belief expects", "what then came"],
+            ["observed", "forecast", "observed later"],
             loc="center left",
             bbox_to_anchor=(0.01, 0.91),
             ncols=3,
@@ -103,6 +101,7 @@ class Plots:
         self.still = self.canvas.copy_from_bbox(self.figure.bbox)
 
     def _axes(self, axes: Any, dim: int) -> list[Any]:
+        """Set up the axes of one observation. Return its lines."""
         axes.set_xlim(-PAST, HORIZON + 0.5)
         axes.set_ylim(*self.episode.limits[dim])
         axes.axvspan(0, HORIZON + 0.5, color=CYCLE[0], alpha=0.06, lw=0)
@@ -123,14 +122,14 @@ class Plots:
         return [seen, halo, ghost, after, now]
 
     def at(self, step: int) -> Picture:
-        """The plots at a step of the episode."""
+        """Return the plots at a step of the episode."""
         self.canvas.restore_region(self.still)
         observations = self.episode.observations
         first, last = max(0, step - PAST), min(len(observations), step + HORIZON + 1)
         for dim, (seen, halo, ghost, after, now) in zip(self.dims, self.lines, strict=True):
             seen.set_data(np.arange(first, step + 1) - step, observations[first : step + 1, dim])
             low, high = self.episode.limits[dim]
-            far = 3 * (high - low)  # a belief that runs away leaves the plot; where to, does not matter
+            far = 3 * (high - low)  # diverging forecasts leave the plot
             expected = np.clip(self.episode.forecasts[step, :, dim], low - far, high + far)
             expected = np.append(observations[step, dim], expected)
             halo.set_data(np.arange(HORIZON + 1), expected)
@@ -145,12 +144,12 @@ class Plots:
 
 
 def _fitted(scene: Picture, caption: str = "") -> Picture:
-    """A scene as large as its place, on white, with words above."""
+    """Resize a scene to its place on a white background, and add the caption."""
     factor = min(SCENE / scene.shape[1], HEIGHT / scene.shape[0])
     size = round(scene.shape[1] * factor), round(scene.shape[0] * factor)
     place = Image.new("RGB", (SCENE, HEIGHT), "white")
     place.paste(Image.fromarray(scene).resize(size), ((SCENE - size[0]) // 2, (HEIGHT - size[1]) // 2))
     if caption:
-        font = ImageFont.truetype(findfont("DejaVu Sans"), 20)  # a gif is half as large
+        font = ImageFont.truetype(findfont("DejaVu Sans"), 20)  # readable in a gif, which has half the size
         ImageDraw.Draw(place).text((14, 10), caption, "white", font, stroke_width=2, stroke_fill="black")
     return np.asarray(place)

@@ -1,7 +1,4 @@
-"""Part of the split of a larger module."""
-
-# MuJoCo's compiled modules come without type stubs.
-# pyright: reportAttributeAccessIssue=false
+"""Play an episode with a trained agent and make a video of it."""
 
 from __future__ import annotations
 
@@ -29,6 +26,7 @@ from rpsp.training.actions import ActionRange
 from rpsp.training.rollouts import ACTING
 
 MOST_FRAMES = 300
+"""Maximum number of frames, up to a factor of two. Longer episodes skip frames."""
 
 
 @compilation_cached()
@@ -40,18 +38,30 @@ def watch(
     format: str = "mp4",
     say: Say = lambda line: None,
 ) -> dict[str, Any]:
-    """`rpsp watch`: the first episode of `rpsp eval` with the same seed, under DIR/video/."""
+    """Run `rpsp watch`: make a video of the first episode of `rpsp eval` with the same seed, in DIR/video/.
+
+    Args:
+        directory: run directory.
+        checkpoint: iteration of the checkpoint, or "last" or "best".
+        seed: seed of the episode.
+        steps: maximum number of steps.
+        format: "mp4" or "gif". Without ffmpeg, "mp4" becomes "gif".
+        say: callback for messages.
+
+    Returns:
+        The path of the video, the return, and the numbers of steps and frames.
+    """
     if steps < 1:
         raise UsageError(f"steps: {steps} is not a whole number ≥ 1.")
     agent = load(directory, int(checkpoint) if checkpoint.isdecimal() else checkpoint, say=say)
     config = read_config(directory)
     if format == "mp4" and encoder() is None:
         format = "gif"
-        say("no ffmpeg was found, so this becomes a gif; for mp4: pip install imageio-ffmpeg")
+        say("ffmpeg was not found, so a gif is written; for mp4: pip install imageio-ffmpeg")
     say(f"playing and rendering at most {steps} steps of {config.env}")
     episode = play(agent, seed, steps)
     if episode.scenes is None:
-        say(f"{config.env} has no picture of itself (no render mode rgb_array): only what is observed is drawn")
+        say(f"{config.env} cannot be rendered (no render mode rgb_array): only observations are drawn")
     path = directory / "video" / f"{agent.checkpoint:06d}-seed{seed}.{format}"
     frames = pictures(episode, title=f"{config.env}, {config.method}, iteration {agent.checkpoint}")
     write_video(path, frames, episode.frames_per_second)
@@ -64,7 +74,13 @@ def watch(
 
 
 def play(agent: TrainedAgent, seed: int = 0, steps: int = 500) -> Watched:
-    """One deterministic episode, rendered where that can be done."""
+    """Play one deterministic episode, and render it if the environment supports this.
+
+    Args:
+        agent: the trained agent.
+        seed: seed of the episode.
+        steps: maximum number of steps.
+    """
     envs, renders = _environment(agent)
     numbers = np.random.SeedSequence(seed, spawn_key=(ACTING, EVALUATING, 1, 0)).generate_state(1)
     readings, states, rewards, scenes = [], [], [], []
@@ -81,7 +97,7 @@ def play(agent: TrainedAgent, seed: int = 0, steps: int = 500) -> Watched:
             reading, reward, terminated, truncated, _ = envs.step(action)
             ended = bool(terminated[0] or truncated[0])
             rewards.append(float(reward[0]))
-            if len(rewards) > every * MOST_FRAMES:  # of long episodes, every second frame, then every fourth, …
+            if len(rewards) > every * MOST_FRAMES:  # keep every second frame, then every fourth, …
                 every, scenes = 2 * every, scenes[::2]
         shown = range(0, len(rewards), every)
         forecasts = agent.scaling.decode(_forecasts(agent, states))
@@ -96,7 +112,7 @@ def play(agent: TrainedAgent, seed: int = 0, steps: int = 500) -> Watched:
         observations = agent.scaling.encode(observations)
         word, least = "symbol", 1.0
     else:
-        word, least = "observation", 0.1 * agent.scaling.scale  # what hardly moves shall not look as if it did
+        word, least = "observation", 0.1 * agent.scaling.scale  # do not magnify tiny movements
     low, high = observations.min(axis=0), observations.max(axis=0)
     margin = np.maximum(0.15 * (high - low), (least - (high - low)) / 2) + 1e-12
     real_time = float(envs.metadata.get("render_fps") or 30) / every
@@ -114,12 +130,14 @@ def play(agent: TrainedAgent, seed: int = 0, steps: int = 500) -> Watched:
 
 
 def _environment(agent: TrainedAgent) -> tuple[Any, bool]:
-    """One environment, and whether it can be rendered."""
+    """Return one environment, and whether it can be rendered."""
     if agent.make_envs is None:
-        raise UsageError("watch: this agent was trained in an environment made by a function, which no file can keep.")
+        raise UsageError(
+            "watch: this agent was trained in an environment made by a function, which is not saved in the checkpoint."
+        )
     try:
         envs = agent.environments(1)
-    except AttributeError as error:  # how PyOpenGL says that a library is missing, when mujoco is imported
+    except AttributeError as error:  # raised by PyOpenGL if a library is missing when mujoco is imported
         raise unrendered("the environment", error) from error
     if "rgb_array" not in (envs.metadata.get("render_modes") or ()):
         return envs, False
@@ -130,7 +148,7 @@ def _environment(agent: TrainedAgent) -> tuple[Any, bool]:
 
 
 def _forecasts(agent: TrainedAgent, states: list[Any]) -> Float[np.ndarray, "steps horizon obs"]:
-    """What the belief expects of the next steps, at each of these states, if the policy goes on as it would."""
+    """Return the expected observations after each of these states if the agent follows its policy."""
     units = agent.units
     low, high = (units.low, units.high) if isinstance(units, ActionRange) else (-np.inf, np.inf)
     q, executed = (np.concatenate([getattr(state, name) for state in states]) for name in ("q", "executed"))
@@ -141,7 +159,7 @@ def _forecasts(agent: TrainedAgent, states: list[Any]) -> Float[np.ndarray, "ste
 def _imagine(
     agent: Agent, q: Float[Numbers, "n q"], actions: Float[Numbers, "n act"], low: Array, high: Array
 ) -> Float[Array, "n horizon obs"]:
-    """Every expected observation is filtered in as if it had been seen, and answered by the most probable action."""
+    """Roll out the filter: each expected observation is used as if observed, followed by the most probable action."""
 
     def advance(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
         q, action = carry
