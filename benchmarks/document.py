@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rpsp.experiments.results import Result
-from rpsp.experiments.results_page import between, table
+from rpsp.experiments.results_page.markdown import between, table
 
 HEAD = """# Measurements
 
@@ -212,13 +212,13 @@ def _exact_bayes(figures: dict[str, Any], into: Path) -> str:
     axes.set_xlabel("steps of data")
     axes.set_ylabel("RMS distance from exact Bayes")
     axes.legend()
-    save(figure, into, "exact_bayes")
+    save(figure, into, "exact_bayes", formats=("svg",))
     lines = [[f"{n:,}", *(f"{e[i]:.4f}" for e in figures["error"].values())] for i, n in enumerate(samples)]
     return "\n".join(
         [
             "## Against exact Bayes\n",
             _doc("exact_bayes"),
-            "![Error against data, falling as one over the square root](figures/exact_bayes.png)\n",
+            "![Error against data, falling as one over the square root](figures/exact_bayes.svg)\n",
             table(["steps of data", *figures["error"]], lines),
         ]
     )
@@ -238,11 +238,11 @@ def _learning(rows: list[dict[str, Any]], into: Path) -> str:
         curves = _curves(rows, task)
         shown = [r for n, c in curves.items() if n in SHOWN or len(curves) < 12 for r in c]
         name = f"learning_{task.removesuffix('-v5').lower()}"
-        save(learning_curves(shown), into, name)
+        save(learning_curves(shown), into, name, formats=("svg",))
         marks = range(10, 1 + max(len(c[0].returns) for c in curves.values()), 10)
         lines = [[n, str(len(c)), *(_block(c, mark) for mark in marks)] for n, c in curves.items()]
         parts.append(f"### {task}\n")
-        parts.append(f"![Mean return over environment steps on {task}](figures/{name}.png)\n")
+        parts.append(f"![Mean return over environment steps on {task}](figures/{name}.svg)\n")
         parts.append(table(["method", "seeds", *(f"n = {mark}" for mark in marks)], lines))
     return "\n".join(parts)
 
@@ -324,7 +324,7 @@ def _against_sb3(figures: dict[str, Any], into: Path) -> str:
 
 
 def _wall_time(figures: dict[str, Any], into: Path) -> str:
-    from rpsp.experiments.figures import grouped
+    from rpsp.experiments.comparison import grouped
 
     methods = grouped(figures["rows"], lambda row: row["method"])
     lines = [["RecurrentPPO", "", f"{figures['peer_seconds']:,.0f}", "1", "300,000"]]

@@ -13,6 +13,7 @@ from rpsp.experiments import figures
 from rpsp.experiments.models import PredictiveStateModel
 
 ROOT = Path(__file__).parents[1]
+SVG = ("svg",)  # the repository keeps one format of each figure
 NAMES = ["height", "torso angle", "thigh angle", "leg angle", "foot angle"]
 
 
@@ -23,9 +24,11 @@ def main() -> None:
     episodes = trained_policy_data("Hopper-v5", iterations=50, samples=10_000, seed=0)
     fitting, shown = episodes[::2], episodes[1::2]
     model = PredictiveStateModel().fit(fitting)
-    figures.save(figures.prediction_fan(model, shown, names=NAMES), into, "forecasts")
-    figures.save(figures.error_by_horizon(model.errors, "Hopper, positions only"), into, "error_by_horizon")
-    figures.save(figures.coordinate_meaning(model, shown, names=NAMES), into, "coordinates")
+    figures.save(figures.prediction_fan(model, shown, names=NAMES), into, "forecasts", formats=SVG)
+    figures.save(
+        figures.error_by_horizon(model.errors, "Hopper, positions only"), into, "error_by_horizon", formats=SVG
+    )
+    figures.save(figures.coordinate_meaning(model, shown, names=NAMES), into, "coordinates", formats=SVG)
 
 
 def tutorial(into: Path) -> None:
@@ -37,7 +40,7 @@ def tutorial(into: Path) -> None:
         os.chdir(scratch)
         try:
             exec(compile("\n".join(blocks), "docs/tutorial.md", "exec"), {"__name__": "__main__"})
-            for drawn in Path().glob("tutorial_*"):
+            for drawn in Path().glob("tutorial_*.svg"):
                 (into / drawn.name).write_bytes(drawn.read_bytes())
         finally:
             os.chdir(before)
@@ -47,7 +50,9 @@ def tiger(into: Path) -> None:
     sys.path.insert(0, str(ROOT / "examples"))
     import exact_belief  # pyright: ignore[reportMissingImports]
 
-    exact_belief.main(out=into)
+    with tempfile.TemporaryDirectory() as scratch:
+        exact_belief.main(out=Path(scratch))
+        (into / "exact_belief.svg").write_bytes((Path(scratch) / "exact_belief.svg").read_bytes())
 
 
 if __name__ == "__main__":

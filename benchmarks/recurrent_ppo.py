@@ -19,7 +19,8 @@ import gymnasium
 import numpy as np
 
 from rpsp.envs import make as environments
-from rpsp.experiments.results import Result, read_results, task_label, write_result
+from rpsp.experiments.labels import task_label
+from rpsp.experiments.results import Result, read_results, write_result
 
 ENVIRONMENTS = 10
 EVERY = 10_000

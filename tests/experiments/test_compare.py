@@ -127,12 +127,12 @@ def test_iterations_of_different_lengths_are_compared_over_as_many_steps(tmp_pat
     )
     assert rows["fm2-sac, samples=500"].steps_to_reach == read(tmp_path / "short")[0].steps[7]
     assert found.warnings == [
-        "Hopper-v5: iterations have 500 to 2000 steps; short ones are put together, so that all runs are compared over as "
+        "Hopper-v5: iterations have 500 to 2000 steps; short ones are merged, so that all runs are compared over equally "
         "many steps.",
-        "left out: Hopper-v5, fm2-sac, samples=500, seed 1: it has not done 2000 steps yet.",
+        "left out: Hopper-v5, fm2-sac, samples=500, seed 1: it has fewer than 2000 steps.",
         "Hopper-v5: the runs have 2 to 3 iterations; they are compared over the first 2.",
     ]
-    # What was put together once is not again.
+    # Merged iterations are not merged again.
     assert compare(found.candidates).warnings == []
 
 
@@ -148,7 +148,7 @@ def test_failed_and_empty_runs_are_left_out_and_unfinished_ones_counted(tmp_path
     assert (row.seeds, row.unfinished, row.iterations, row.area) == (2, 1, 3, 6.0)
     assert found.warnings == [
         "left out: Hopper-v5, fm2, seed 0: the disk was full.",
-        "left out: Hopper-v5, fm2, seed 1: no iteration is done yet.",
+        "left out: Hopper-v5, fm2, seed 1: no iteration is finished yet.",
         "left out: Hopper-v5, fm2, seed 2: its returns are not all finite.",
     ]
 
@@ -179,8 +179,8 @@ def test_a_reference_that_some_tasks_lack(tmp_path):
     write_runs(tmp_path, 20.0, env="Swimmer-v5")
     write_runs(tmp_path, 30.0, method="gru32")
     found = compare(read(tmp_path), against="fm2")
-    assert found.warnings == ["Hopper-v5: has no run of fm2; nothing is tested there."]
-    with pytest.raises(UsageError, match="'fm5' is not one of the methods here: fm2; gru32"):
+    assert found.warnings == ["Hopper-v5: there is no run of fm2, so nothing is tested."]
+    with pytest.raises(UsageError, match="'fm5' is not one of the methods: fm2; gru32"):
         compare(read(tmp_path), against="fm5")
 
 
@@ -254,7 +254,7 @@ def test_labels_of_files_are_not_markup(tmp_path, capsys):
         (["nowhere"], 2, "rpsp: directories: 'nowhere' does not exist"),
         (["."], 3, "rpsp: there is no run to compare"),
         ([], 3, "rpsp: there is no run to compare"),
-        (["runs", "--against", "fm7"], 2, "rpsp: against: 'fm7' is not one of the methods here: fm2."),
+        (["runs", "--against", "fm7"], 2, "rpsp: against: 'fm7' is not one of the methods: fm2."),
         (["runs", "--smooth", "0"], 2, "rpsp: smooth: 0 is not a whole number ≥ 1."),
         (["runs", "--threshold", "nan"], 2, "rpsp: threshold: nan is not a finite number."),
         (["runs", "--metric", "best"], 2, "metric"),

@@ -18,9 +18,11 @@ from rpsp.data.episodes import as_episodes
 from rpsp.errors import UsageError
 from rpsp.experiments import figures
 from rpsp.experiments.comparison import compare
+from rpsp.experiments.figures import curves
+from rpsp.experiments.labels import method_label, task_label
 from rpsp.experiments.methods import METHODS
 from rpsp.experiments.paper import PEERS
-from rpsp.experiments.results import Result, method_label, task_label
+from rpsp.experiments.results import Result
 
 
 def result(method: str, seed: int, iterations: int = 6, task: str = "Hopper-v5", **settings: object) -> Result:
@@ -110,7 +112,7 @@ def test_learning_curve_is_the_mean_over_runs_up_to_the_shortest(tmp_path):
 
 
 def test_long_curves_are_averaged_over_neighbouring_iterations():
-    long = result("rpsi-sac", 0, 2 * figures.MOST_POINTS + 1)  # three at a time, and one is left over
+    long = result("rpsi-sac", 0, 2 * curves.MOST_POINTS + 1)  # three at a time, and one is left over
     (line,) = figures.learning_curves([long]).axes[0].lines
     *whole, rest = line.get_ydata()
     np.testing.assert_allclose(whole, long.returns[:-1].reshape(-1, 3).mean(axis=1))
@@ -176,7 +178,7 @@ def test_sweep_over_two_settings_is_a_heat_map():
     other = result("rpsp-alt", 2, dimension=10, learning_rate=0.1, samples=9)
     with pytest.raises(UsageError, match="differ in samples as well as in dimension"):
         figures.sweep([other, dataclasses.replace(other, settings=other.settings | {"samples": 8})], ["dimension"])
-    with pytest.raises(UsageError, match="one or two"):
+    with pytest.raises(UsageError, match="one or two settings"):
         figures.sweep(runs, [])
 
 

@@ -16,9 +16,10 @@ from rpsp.cli import main
 from rpsp.envs.tasks import TASKS
 from rpsp.errors import UsageError
 from rpsp.experiments import paper
-from rpsp.experiments.config import usual_samples
+from rpsp.experiments.config import configured, usual_samples
+from rpsp.experiments.labels import flat_settings, method_label, task_label
 from rpsp.experiments.methods import METHODS
-from rpsp.experiments.results import Result, flat_settings, method_label, read_results, task_label, write_result
+from rpsp.experiments.results import Result, read_results, write_result
 
 
 def test_every_figure_of_the_paper_is_there_and_every_plan_is_whole() -> None:
@@ -88,9 +89,9 @@ def test_mistakes_are_said() -> None:
 def test_a_change_of_the_differences_is_one_setting_or_one_row() -> None:
     """Against the first of its question; a row of the table is read as its settings."""
     for question, (first, *others) in [*paper.DIFFERENCES.items(), *paper.TUNING.items()]:
-        base = paper.configured({"method": first}) if isinstance(first, str) else paper.configured(first)
+        base = configured({"method": first}) if isinstance(first, str) else configured(first)
         for other in others:
-            config = paper.configured({"method": other} if isinstance(other, str) else other)
+            config = configured({"method": other} if isinstance(other, str) else other)
             unlike = [
                 field.name
                 for field in dataclasses.fields(config.settings)

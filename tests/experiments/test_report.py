@@ -25,8 +25,8 @@ from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments import report
 from rpsp.experiments.comparison import compare, row_texts
 from rpsp.experiments.config import configured, read_toml
-from rpsp.experiments.report import observation_names, watch_report
-from rpsp.experiments.report_page import Scale
+from rpsp.experiments.report import observation_names, one_run, watch_report
+from rpsp.experiments.report.html import Scale
 from rpsp.experiments.results import read_results, write_result
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.words import clock
@@ -336,14 +336,14 @@ def hundred(directory: Path) -> Path:
 
 
 def test_hundred_runs_fit_on_a_page(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "load", lambda directory: pytest.fail("a checkpoint was read"))
+    monkeypatch.setattr(one_run, "load", lambda directory: pytest.fail("a checkpoint was read"))
     path = write_report([hundred(tmp_path / "all")])
     assert path.stat().st_size < 2_000_000
     tags = Tags(path.read_text())
     steps, _ = curve(tags, "gru32, seed 49", "single")
     assert len(steps) <= 251
     np.testing.assert_allclose(steps[-1], EXPLORED + 500 * SAMPLES, rtol=1e-3)  # where it ended
-    assert "one iteration in 2 is drawn" in path.read_text() and "What the belief expects" not in path.read_text()
+    assert "one in 2 iterations is drawn" in path.read_text() and "Forecasts of the belief" not in path.read_text()
 
 
 def test_watching_until_all_runs_have_ended(tmp_path, monkeypatch):
@@ -369,8 +369,8 @@ def test_watching_until_all_runs_have_ended(tmp_path, monkeypatch):
     assert ["5 finished" in page for page in pages] == [True, True, False, False]
     assert all('<meta http-equiv="refresh" content="3">' in page for page in pages)
     assert [words.split(": ")[-1] for words in said] == [
-        "6 runs begun, 5 finished, 0 failed",
-        "6 runs begun, 6 finished, 0 failed",
+        "6 runs started, 5 finished, 0 failed",
+        "6 runs started, 6 finished, 0 failed",
     ]
     assert path == sweep / "report.html" and all(result.finished for result in results)
     assert 'http-equiv="refresh"' not in path.read_text() and "6 finished" in path.read_text()
@@ -522,7 +522,7 @@ def test_toggles_by_keyboard_survive_loading_again(tmp_path, shown: Browser):
     assert sorted(shown.run(hidden)[0]) == sorted(mine) and shown.run(hidden)[1] == []
     for _ in range(3):
         shown.press("Tab")
-    assert shown.run("document.activeElement.innerText") == "single runs"
+    assert shown.run("document.activeElement.innerText") == "individual runs"
     shown.press("Enter")
     before = shown.run(hidden)
     assert len(before[0]) == len(mine) + 6 and before[1] == []

@@ -16,13 +16,14 @@ from made_up import EXPLORED, SAMPLES, iteration, write_run
 
 import rpsp
 from rpsp.errors import UsageError
+from rpsp.experiments import labels
 from rpsp.experiments import results as r
 from rpsp.experiments.config import configured
 from rpsp.experiments.methods import METHODS
 
 
 def settings(**given: object) -> dict[str, object]:
-    return r.flat_settings(dataclasses.asdict(configured({"env": "Hopper-v5", **given})))
+    return labels.flat_settings(dataclasses.asdict(configured({"env": "Hopper-v5", **given})))
 
 
 @pytest.mark.parametrize(
@@ -45,27 +46,30 @@ def settings(**given: object) -> dict[str, object]:
     ],
 )  # fmt: skip
 def test_labels_tell_what_is_not_default(given, task, method):
-    assert r.task_label(settings(**given)) == task
-    assert r.method_label(settings(**given)) == method
+    assert labels.task_label(settings(**given)) == task
+    assert labels.method_label(settings(**given)) == method
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_methods_own_defaults_are_not_told(method):
-    assert r.method_label(settings(method=method)) == method
+    assert labels.method_label(settings(method=method)) == method
 
 
 def test_labels_can_be_asked_to_tell_more():
     given = settings(method="fm2", samples=500)
-    assert r.method_label(given, ["samples"]) == "fm2, samples=500"
-    assert r.task_label(given | {"max_episode_steps": 100}, ["max_episode_steps"]) == "Hopper-v5, max_episode_steps=100"
-    assert r.method_label({"method": "theirs:row", "dimension": 3}) == "theirs:row"  # whose defaults are not known
+    assert labels.method_label(given, ["samples"]) == "fm2, samples=500"
+    assert (
+        labels.task_label(given | {"max_episode_steps": 100}, ["max_episode_steps"])
+        == "Hopper-v5, max_episode_steps=100"
+    )
+    assert labels.method_label({"method": "theirs:row", "dimension": 3}) == "theirs:row"  # whose defaults are not known
 
 
 def test_slugs_are_safe_and_different():
-    assert r.slug("Hopper-v5, obs_noise=0.1") == "Hopper-v5__obs_noise=0.1"
-    labels = ["../../etc/passwd", "a/b", "a b", "a\\b", "..", "", "a" * 300, "a" * 299, "module:Env-v0", "ü"]
-    slugs = [r.slug(label) for label in labels]
-    assert len(set(slugs)) == len(labels)
+    assert labels.slug("Hopper-v5, obs_noise=0.1") == "Hopper-v5__obs_noise=0.1"
+    names = ["../../etc/passwd", "a/b", "a b", "a\\b", "..", "", "a" * 300, "a" * 299, "module:Env-v0", "ü"]
+    slugs = [labels.slug(name) for name in names]
+    assert len(set(slugs)) == len(names)
     for one in slugs:
         assert Path(one).name == one and one.strip(".") and len(one) < 120
 
@@ -224,7 +228,7 @@ def test_of_two_runs_of_a_seed_the_longer_is_taken_and_the_later_on_a_tie(tmp_pa
     write_run(tmp_path / "short", [5.0], iterations=9)
     (result,), (warning,) = r.read_results([tmp_path])
     assert result.source.name == "long"
-    assert "seed 0 is there twice" in warning and "long is taken" in warning and "short is not" in warning
+    assert "seed 0 exists twice" in warning and "long is used" in warning and "short is not" in warning
     later = shutil.copytree(tmp_path / "long", tmp_path / "a later one")
     os.utime(later / "metrics.jsonl", (2e9, 2e9))
     (result,), warnings = r.read_results([tmp_path])

@@ -16,7 +16,9 @@ from rpsp.cli import main
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.paper import EVERY, labels_of
 from rpsp.experiments.results import Result, read_results, write_result
-from rpsp.experiments.results_page import GLANCE, between, document, table, write
+from rpsp.experiments.results_page import document, write
+from rpsp.experiments.results_page.markdown import between, table
+from rpsp.experiments.results_page.tables import GLANCE
 from rpsp.experiments.statistics import mean_and_error, return_at, welch
 from rpsp.experiments.words import mean_with_error
 
@@ -48,11 +50,11 @@ def test_the_tables_hold_means_errors_seeds_and_lengths() -> None:
     assert best[:4] == ["RPSP-Alt (`rpsp-alt+obs`)", "3 × 12", "2,400 ± 24", "200.0 ± 2.0"]
     assert "**Hopper-v5**, compared over 12 iterations:" in text
     assert "| RPSP-Alt | **2.400 ± 0.024 (3)** |" in text and "| FM | 1.200 ± 0.012 (3) |" in text  # table h
-    assert "Not there yet: Hopper-v5: `RPSP-VRPG`." in text
+    assert "No results yet for Hopper-v5: `RPSP-VRPG`." in text
     assert "on Hopper the best RPSP is significantly better than FM and GRU | section 7 | **holds** |" in text
-    assert "at least RecurrentPPO's | Hopper, Walker2d | **undecided** (2 without runs enough) |" in text
-    assert "Hopper-v5: there is no finished run of RPSI-PPO nor of RecurrentPPO." in text
-    assert "There is nothing to show yet of: a, b, d" in text
+    assert "at least RecurrentPPO's | Hopper, Walker2d | **undecided** (2 without enough runs) |" in text
+    assert "Hopper-v5: there is no finished run of RPSI-PPO or of RecurrentPPO." in text
+    assert "There are no results yet for: a, b, d" in text
 
 
 def test_a_stub_and_a_peer_cost_the_others_nothing() -> None:
@@ -76,7 +78,7 @@ def test_candidates_are_shown_once_as_they_are_and_once_selected() -> None:
     one = page([*runs("fm2", 100), *runs("gru32", 50)])
     assert "Selected" not in one
     both = document([*runs("fm2", 100), *runs("fm5", 130), *runs("gru32", 50)])
-    assert "| one setting a method | selected |" in both.text
+    assert "| one setting per method | selected |" in both.text
     assert "| FM (`fm2`) |" in both.text and "| FM (`fm5`), of 2 |" in both.text
     assert {"results/c", "results/c_selected"} <= {*both.figures}
 

@@ -21,6 +21,7 @@ from rpsp.data.scaling import OneHot, Scaling
 from rpsp.errors import EnvironmentFailure, UsageError
 from rpsp.experiments import doctor, video
 from rpsp.experiments.agents import TrainedAgent
+from rpsp.experiments.video import playing
 from rpsp.filters.memory import GRU, observation_window
 from rpsp.training.actions import units_of
 
@@ -111,7 +112,7 @@ def test_forecast_goes_on_as_the_policy_would():
 
 
 def test_long_episodes_skip_frames(monkeypatch):
-    monkeypatch.setattr(video, "MOST_FRAMES", 10)
+    monkeypatch.setattr(playing, "MOST_FRAMES", 10)
     episode = video.play(make_agent())
     assert episode.shown == range(0, 25, 4) and episode.scenes is not None
     assert [int(scene[:, 0, 0].sum() / 255) for scene in episode.scenes] == list(episode.shown)
@@ -186,27 +187,28 @@ GHOST = """
 import numpy as np
 import rpsp
 from rpsp.experiments import video
+from rpsp.experiments.video import frames, ghost
 
 envs = rpsp.make("InvertedPendulum-v5", observe="positions", obs_latency=2, render_mode="rgb_array")
-ghost, scenes, moments, seen = video.Ghost.of(envs), [], [], [envs.reset(seed=0)[0][0]]
+robot, scenes, moments, seen = video.Ghost.of(envs), [], [], [envs.reset(seed=0)[0][0]]
 for step in range(20):
-    scenes.append(video._rendered(envs))
-    moments.append(ghost.present())
+    scenes.append(ghost.rendered(envs))
+    moments.append(robot.present())
     seen.append(envs.step(np.full((1, 1), 0.05))[0][0])
-future = np.array(seen[1 : 1 + video.HORIZON])  # what a perfect belief expects, at step 0, of the observations after it
-drawn = ghost.over(scenes[0], moments[0], future)
-nobody = ghost._drawn(0.0)
+future = np.array(seen[1 : 1 + frames.HORIZON])  # what a perfect belief expects, at step 0, of the observations after it
+drawn = robot.over(scenes[0], moments[0], future)
+nobody = robot._drawn(0.0)
 
 
 def outline(picture):
     return (np.abs(picture.astype(int) - nobody) > 8).any(axis=2)
 
 
-there, elsewhere = outline(scenes[video.AHEAD]), outline(scenes[0])
+there, elsewhere = outline(scenes[ghost.AHEAD]), outline(scenes[0])
 changed = (drawn != scenes[0]).any(axis=2)
 print((changed & there).sum() / (changed | there).sum(), (elsewhere & there).sum() / (elsewhere | there).sum())
 future[:] = np.nan
-print(np.array_equal(ghost.over(scenes[0], moments[0], future), scenes[0]))
+print(np.array_equal(robot.over(scenes[0], moments[0], future), scenes[0]))
 """
 
 

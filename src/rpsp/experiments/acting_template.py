@@ -1,11 +1,12 @@
-"""Act with a trained policy; needs numpy alone. `rpsp export` ships this file as act.py, beside policy.npz.
+"""Act with a trained policy, using only numpy. `rpsp export` writes this file as act.py, next to policy.npz.
 
     policy = load("policy.npz")
-    action, state = policy.step(observation)           # begins an episode
-    action, state = policy.step(observation, state)    # goes on with it, at every new observation
+    action, state = policy.step(observation)           # starts an episode
+    action, state = policy.step(observation, state)    # continues it, at each new observation
 
-The state carries the belief and the last action. Actions are the most probable ones; with a third argument,
-np.random.default_rng(seed), they are drawn as in training. Observations and actions are in the environment's own units.
+The state contains the belief and the last action. Actions are the most probable ones. If a random generator
+np.random.default_rng(seed) is given as third argument, they are sampled as in training. Observations and actions are in
+the units of the environment.
 """
 
 import json
@@ -14,14 +15,14 @@ from types import SimpleNamespace
 import numpy as np
 
 
-# q' = f(q, a, o): the next belief, from the last one, the action since and the observation now. w are the weights.
+# Filter updates q' = f(q, a, o): q is the last belief, a the last action, o the new observation, w are the weights.
 def window(w, q, a, o):
-    """The latest observations, oldest first."""
+    """Window of the latest observations, oldest first."""
     return np.concatenate((q[len(o) :], o))
 
 
 def gru(w, q, a, o):
-    """A gated recurrent unit; σ(x) = (1 + tanh(x/2)) / 2."""
+    """Gated recurrent unit, with σ(x) = (1 + tanh(x/2)) / 2."""
     inputs = (w.W_input @ np.concatenate((o, a)) + w.b_input).reshape(3, -1)
     states = (w.W_state @ q + w.b_state).reshape(3, -1)
     reset, keep = (1 + np.tanh((inputs[:2] + states[:2]) / 2)) / 2
@@ -30,7 +31,7 @@ def gru(w, q, a, o):
 
 
 def inference(w, q, a, o):
-    """Direct inference: linear in z = [x, a, o] but for bumps at data points; q = [x, 1/t], where 1/t is its youth."""
+    """Direct inference: q = [x, 1/t]; terms linear in z = [x, a, o], linear terms times 1/t, radial basis functions."""
     x, youth = q[:-1], q[-1]
     if youth == 0:
         x, youth = w.first + o @ w.W_first, np.inf
@@ -42,7 +43,7 @@ def inference(w, q, a, o):
 
 
 def kernel_bayes(w, q, a, o):
-    """The paper's filter: q is extended by W_ext, then conditioned on a and o by kernel Bayes rule with weights v."""
+    """The paper's filter: extend q with W_ext, then condition on a and o by kernel Bayes' rule with weights v."""
     phi_a = np.cos(np.clip(a, w.a_low, w.a_high) @ w.a_frequencies + w.a_phases) @ w.a_projection
     phi_o = np.cos(np.clip(o, w.o_low, w.o_high) @ w.o_frequencies + w.o_phases) @ w.o_projection
     C = (q @ w.W_ext_o @ phi_a) @ w.U_oo
@@ -52,7 +53,7 @@ def kernel_bayes(w, q, a, o):
 
 
 def tabular(w, q, a, o):
-    """Bayes rule on a table of probabilities: keep what agrees with a and o, then let every column sum to one."""
+    """Bayes' rule on a table of probabilities: select the entries for a and o, then normalise each column."""
     if not q.any():
         return w.first[o.argmax()]
     joint = np.maximum(q @ w.W[a.argmax(), o.argmax()], 0)
@@ -61,7 +62,7 @@ def tabular(w, q, a, o):
 
 
 class Policy:
-    """Beliefs, and the network that acts on them."""
+    """A trained policy: filters, and the network that maps their beliefs to actions."""
 
     def __init__(self, about, parts):
         self.about, self.units = about, parts["units"]
@@ -69,11 +70,11 @@ class Policy:
         self.layers = [parts[f"layer{i}"] for i in range(about["layers"])]
 
     def step(self, observation, state=None, rng=None):
-        """The action for an observation, and the state to give back with the next one; no state begins an episode."""
+        """Return the action for an observation, and the state for the next call. Without a state, start an episode."""
         u, (qs, a) = self.units, state or ([w.q0 for _, w in self.beliefs], self.units.null)
         o = np.asarray(observation, float)
         if o.shape != u.mean.shape or not np.isfinite(o).all():
-            raise ValueError(f"observation: {o.tolist()} is not of shape {u.mean.shape}, as in training, and finite.")
+            raise ValueError(f"observation: {o.tolist()} is not of shape {u.mean.shape}, as in training, or not finite.")
         o = np.eye(self.about["symbols"])[int(o - u.mean)] if self.about["symbols"] else (o - u.mean) / u.scale
         qs = [update(w, q, a, o) for (update, w), q in zip(self.beliefs, qs, strict=True)]
         x = np.concatenate(qs)
@@ -90,7 +91,7 @@ class Policy:
 
 
 def load(path):
-    """The policy in a file that `rpsp export` wrote."""
+    """Load a policy that `rpsp export` wrote."""
     with np.load(path, allow_pickle=False) as file:
         about, names = json.loads(str(file["about"])), [name.split("/") for name in file.files if "/" in name]
         parts = {part: SimpleNamespace() for part, _ in names}

@@ -1,17 +1,18 @@
-"""What was claimed, as data; what the results say of it: holds, does not hold, undecided.
+"""Claims as data, and the verdict of the results on each: holds, does not hold, undecided.
 
-A claim is one or more duels: on a task, the best of some curves against a rival, by the area under the curve or another
-metric. A duel needs three runs on either side. Its test is Welch's, corrected by Holm over the duels of all claims that are
-judged together (the paper's; ours); a difference of less than a twentieth of the rival's value is held to be none, which is
-what the plain 95 % interval is asked:
+A claim consists of one or more duels. A duel compares, on one task, the best of some curves with a rival, by the area
+under the curve or another measure. It needs three runs on either side. The test is Welch's, with p-values adjusted by
+Holm's method over the duels of all claims that are judged together (the paper's, or ours). The 95 % confidence interval
+of the difference is not adjusted. A difference below 5 % of the rival's value counts as no difference:
 
-    better      holds if the challenger is above the rival significantly; does not if significantly below, or if the
-                interval leaves it no advantage of a twentieth
-    not worse   does not hold if significantly below; holds if it is not below at all, or if the interval leaves it no
-                disadvantage of a twentieth
-    alike       does not hold if they differ significantly; holds if the interval leaves no difference of a twentieth
+    better      holds if the challenger is significantly better; does not hold if it is significantly worse, or if the
+                interval excludes an advantage of 5 %
+    not worse   does not hold if the challenger is significantly worse; holds if its mean is at least the rival's, or if
+                the interval excludes a disadvantage of 5 %
+    alike       does not hold if the two differ significantly; holds if the interval excludes a difference of 5 %
 
-Anything else is undecided. A claim holds if all its duels do, or as many as it says, and does not if they cannot any more.
+Everything else is undecided. A claim holds if all its duels hold, or as many as it requires. It does not hold if this
+has become impossible.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ import numpy as np
 
 from rpsp.experiments import statistics
 from rpsp.experiments.comparison import metric_values
-from rpsp.experiments.paper import DISTURBED, EVERY, FURTHER, LOCOMOTION, Curve, Found
-from rpsp.experiments.results import task_label
+from rpsp.experiments.labels import task_label
+from rpsp.experiments.paper.curves import Curve, Found
+from rpsp.experiments.paper.tables import DISTURBED, EVERY, FURTHER, LOCOMOTION
 
 Expected = Literal["better", "not worse", "alike"]
 Verdict = Literal["holds", "does not hold", "undecided"]
@@ -39,14 +41,14 @@ MEASURES: dict[Measure, str] = {
 }
 AT_STEPS: dict[Measure, float] = {"million": 1e6, "300 thousand": 3e5}
 VERDICTS: tuple[Verdict, ...] = ("holds", "undecided", "does not hold")
-"""Of two that are told together the later is said."""
+"""Ordered from best to worst."""
 LEVEL, MARGIN, FEWEST = 0.05, 0.05, 3
-"""Of significance; of what makes a difference, as a fraction of the rival's value; of runs on either side."""
+"""Significance level; smallest relevant difference as a fraction of the rival's value; fewest runs on either side."""
 
 
 @dataclass(frozen=True)
 class Duel:
-    """The best of some curves against a rival, on a task."""
+    """A comparison of the best of some curves with a rival, on a task."""
 
     task: str
     challengers: tuple[str, ...]
@@ -54,29 +56,29 @@ class Duel:
     expected: Expected = "better"
     measure: Measure = "auc"
     times: float = 1.0
-    """What the rival's values are multiplied by."""
+    """Factor by which the rival's values are multiplied."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What was said, in our words, and where."""
+    """A claim in our words, and its source."""
 
     where: str
     text: str
     duels: tuple[Duel, ...]
     enough: int | None = None
-    """How many of the duels must hold; unless given, all."""
+    """Number of duels that must hold. Default: all."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The table
+# The claims
 # ---------------------------------------------------------------------------------------------------------------------
 
 CART_POLE, SWIMMER, HOPPER, WALKER = EVERY
 NOISY = {sigma: f"{HOPPER}, obs_noise={sigma}" for sigma in (0.1, 0.2, 0.3)}
 RPSP = "RPSP-VRPG", "RPSP-Alt"
 PREDICTIVE = *RPSP, "RPSP-Alt, refitted", "RPSI-TRPO"
-"""Every method with a predictive state and a policy of 16 units."""
+"""The methods with a predictive state and a policy of 16 hidden units."""
 
 
 def _duels(
@@ -87,13 +89,14 @@ def _duels(
     measure: Measure = "auc",
     times: float = 1.0,
 ) -> tuple[Duel, ...]:
+    """Return a duel for each task and rival."""
     challengers, rivals = ((names,) if isinstance(names, str) else names for names in (challengers, rivals))
     return tuple(Duel(task, challengers, rival, expected, measure, times) for task in tasks for rival in rivals)
 
 
 # fmt: off
 PAPER = (
-    Claim("section 7, table (h)", "some RPSP is at the top on every task but cart-pole",
+    Claim("section 7, table (h)", "the best RPSP is at least as good as FM and GRU on every task except cart-pole",
           _duels((SWIMMER, HOPPER, WALKER), RPSP, ("FM", "GRU"), "not worse")),
     Claim("section 7", "on Swimmer the best RPSP is significantly better than FM",
           _duels([SWIMMER], RPSP, "FM")),
@@ -105,11 +108,12 @@ PAPER = (
           _duels([CART_POLE], RPSP, "FM")),
     Claim("section 7", "on cart-pole the best RPSP and GRU do not differ significantly",
           _duels([CART_POLE], RPSP, "GRU", "alike")),
-    Claim("section 7", "RPSP-Alt ends where RPSP-VRPG does", _duels(EVERY, "RPSP-Alt", "RPSP-VRPG", "alike", "final")),
-    Claim("section 7", "RPSP-Alt gets there faster", _duels(EVERY, "RPSP-Alt", "RPSP-VRPG")),
-    Claim("section 6, appendix", "joint optimisation learns faster with observations beside the state",
+    Claim("section 7", "RPSP-Alt and RPSP-VRPG have the same final return",
+          _duels(EVERY, "RPSP-Alt", "RPSP-VRPG", "alike", "final")),
+    Claim("section 7", "RPSP-Alt learns faster than RPSP-VRPG", _duels(EVERY, "RPSP-Alt", "RPSP-VRPG")),
+    Claim("section 6, appendix", "joint optimisation learns faster if the policy also sees the observation",
           _duels(EVERY, "rpsp-vrpg+obs", "rpsp-vrpg")),
-    Claim("section 6, appendix", "alternating optimisation learns faster with them, too",
+    Claim("section 6, appendix", "alternating optimisation learns faster if the policy also sees the observation",
           _duels(EVERY, "rpsp-alt+obs", "rpsp-alt")),
     Claim("section 7, figure (e)", "initialisation by two-stage regression helps: a random filter is worse",
           _duels([HOPPER], "rpsp-alt", "random-psr")),
@@ -117,39 +121,41 @@ PAPER = (
           _duels([HOPPER], "rpsp-alt", "fix-psr")),
     Claim("section 7, figure (e)", "the prediction error in the loss helps: without it RPSP is worse",
           _duels([HOPPER], "rpsp-alt", "reactive-psr")),
-    Claim("section 7, figures (f, g)", "a GRU that is trained to predict, or not, does not reach RPSP",
+    Claim("section 7, figures (f, g)", "RPSP is better than a GRU, whether or not the GRU is trained to predict",
           _duels((HOPPER, SWIMMER), "RPSP-Alt", ("GRU", "reg_GRU"))),
-    Claim("section 7, noise", "under mild noise RPSP is clearly ahead of FM 2", _duels([NOISY[0.1]], "RPSP-Alt", "fm2")),
-    Claim("section 7, noise", "under heavy noise the difference is gone",
+    Claim("section 7, noise", "under mild noise RPSP is clearly better than FM 2",
+          _duels([NOISY[0.1]], "RPSP-Alt", "fm2")),
+    Claim("section 7, noise", "under heavy noise RPSP and FM 2 do not differ",
           _duels([NOISY[0.3]], "RPSP-Alt", "fm2", "alike")),
-    Claim("appendix", "of the finite memories, two observations are best but on Hopper, where one is",
+    Claim("appendix", "the best finite memory has two observations, on Hopper one",
           (*_duels((WALKER, SWIMMER, CART_POLE), "fm2", ("fm1", "fm5"), "not worse"),
            *_duels([HOPPER], "fm1", ("fm2", "fm5"), "not worse"))),
 )
 OURS = (
-    Claim("Hopper, Walker2d", "a predictive state has the best area of all on-policy methods with 16-unit policies, "
-          "significantly against GRU",
+    Claim("Hopper, Walker2d", "a predictive state has the largest area of all on-policy methods with 16-unit policies, "
+          "and is significantly better than GRU",
           (*_duels((HOPPER, WALKER), PREDICTIVE, "GRU"),
            *_duels((HOPPER, WALKER), PREDICTIVE, ("FM", "reg_GRU"), "not worse"))),
     Claim("Hopper, noise 0.1", "a predictive state is significantly better than FM 2, FM 5 and GRU",
           _duels([NOISY[0.1]], ("RPSP-Alt", "RPSI-TRPO"), ("fm2", "fm5", "GRU"))),
-    Claim("all four tasks", "the best predictive state is nowhere significantly worse than FM or GRU",
+    Claim("all four tasks", "the best predictive state is not significantly worse than FM or GRU on any task",
           _duels(EVERY, PREDICTIVE, ("FM", "GRU"), "not worse")),
     Claim("Hopper, Walker2d", "RPSI-PPO's return at one million steps is at least RecurrentPPO's",
           _duels((HOPPER, WALKER), "RPSI-PPO", "RecurrentPPO", "not worse", "million")),
-    Claim("HalfCheetah, Ant", "there, too",
+    Claim("HalfCheetah, Ant", "RPSI-PPO's return at one million steps is at least RecurrentPPO's",
           _duels(map(task_label, FURTHER), "RPSI-PPO", "RecurrentPPO", "not worse", "million")),
-    Claim("Hopper, Walker2d, HalfCheetah, Ant", "RPSI-SAC has twice RecurrentPPO's return at 300 000 steps on three",
+    Claim("Hopper, Walker2d, HalfCheetah, Ant",
+          "RPSI-SAC has twice RecurrentPPO's return at 300 000 steps on three tasks",
           _duels(map(task_label, LOCOMOTION), "RPSI-SAC", "RecurrentPPO", "not worse", "300 thousand", 2.0), enough=3),
-    Claim("the same four", "RPSI-SAC is nowhere worse than FM-SAC",
+    Claim("the same four", "RPSI-SAC is not worse than FM-SAC on any task",
           _duels(map(task_label, LOCOMOTION), "RPSI-SAC", "FM-SAC", "not worse", "300 thousand")),
-    Claim("the same four", "under noise or latency RPSI-SAC is nowhere worse than FM-SAC",
+    Claim("the same four", "under noise or latency RPSI-SAC is not worse than FM-SAC in any case",
           _duels(map(task_label, DISTURBED), "RPSI-SAC", "FM-SAC", "not worse", "300 thousand")),
-    Claim("the same four", "and significantly better on two",
+    Claim("the same four", "under noise or latency RPSI-SAC is significantly better than FM-SAC in two of eight cases",
           _duels(map(task_label, DISTURBED), "RPSI-SAC", "FM-SAC", "better", "300 thousand"), enough=2),
 )
 # fmt: on
-"""What the paper's text says of its figures; and what this library set out to show."""
+"""Claims of the paper's text about its figures (`PAPER`), and claims of this library (`OURS`)."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -159,28 +165,28 @@ OURS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the results say of a duel. Where one side is missing, so are its numbers."""
+    """The result of a duel. If one side has no runs, its values are empty."""
 
     duel: Duel
     verdict: Verdict
     challenger: Curve | None
     rival: Curve | None
     iterations: int = 0
-    """Over how many the two are compared."""
+    """Number of iterations over which the two are compared."""
     values: tuple[np.ndarray, np.ndarray] = (np.zeros(0), np.zeros(0))
-    """Of the measure: the challenger's runs, and the rival's."""
+    """Values of the measure: the challenger's runs, and the rival's."""
     p: float = np.nan
     p_holm: float = np.nan
 
     @property
     def enough(self) -> bool:
-        """Whether there are as many runs as it takes."""
+        """Whether both sides have enough runs."""
         return min(map(len, self.values)) >= FEWEST
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim, and what became of it."""
+    """A claim, its verdict, and the outcomes of its duels."""
 
     claim: Claim
     verdict: Verdict
@@ -188,7 +194,13 @@ class Judged:
 
 
 def judge(claims: Sequence[Claim], found: Found, select: bool = False) -> list[Judged]:
-    """The verdict on claims that are read together: all their tests are corrected for each other, equal ones once."""
+    """Judge claims together. The p-values of all their tests are adjusted for each other; identical tests count once.
+
+    Args:
+        claims: the claims.
+        found: the results.
+        select: whether to select each curve from all its candidates.
+    """
     met = {duel: _meet(duel, found, select) for claim in claims for duel in claim.duels}
     tests: dict[tuple[str, ...], float] = {}
     for outcome in met.values():
@@ -208,12 +220,19 @@ def judge(claims: Sequence[Claim], found: Found, select: bool = False) -> list[J
 
 
 def _all_told(verdicts: Sequence[Verdict], enough: int | None) -> Verdict:
-    """Of a claim, by those of its duels: in their order from the best, the one that as many as it takes have."""
+    """Combine the verdicts of a claim's duels: the worst verdict among the best `enough` of them."""
     return sorted(verdicts, key=VERDICTS.index)[(enough or len(verdicts)) - 1]
 
 
 def decide(expected: Expected, challenger: np.ndarray, rival: np.ndarray, p_holm: float) -> Verdict:
-    """Of one duel, by the values of its runs and the corrected p of their Welch test."""
+    """Return the verdict of one duel.
+
+    Args:
+        expected: what the claim says about the challenger.
+        challenger: values of the challenger's runs.
+        rival: values of the rival's runs.
+        p_holm: adjusted p-value of Welch's test.
+    """
     if min(len(challenger), len(rival)) < FEWEST:
         return "undecided"
     above = bool(np.mean(challenger) >= np.mean(rival))
@@ -231,6 +250,7 @@ def decide(expected: Expected, challenger: np.ndarray, rival: np.ndarray, p_holm
 
 
 def _meet(duel: Duel, found: Found, select: bool) -> Outcome:
+    """Compare the two sides of a duel, without a verdict."""
     challenger, rival = found.best(duel.task, duel.challengers, select), found.curve(duel.task, duel.rival, select)
     if challenger is None or rival is None:
         return Outcome(duel, "undecided", challenger, rival)
@@ -241,6 +261,7 @@ def _meet(duel: Duel, found: Found, select: bool) -> Outcome:
 
 
 def _values(curve: Curve, measure: Measure, length: int) -> np.ndarray:
+    """Return the measure of each run. Runs that are too short are left out."""
     if measure == "auc" or measure == "final":
         return metric_values([run.cut(length) for run in curve.runs], measure)
     values = np.array([statistics.return_at(AT_STEPS[measure], run.steps, run.returns) for run in curve.runs])
@@ -248,6 +269,6 @@ def _values(curve: Curve, measure: Measure, length: int) -> np.ndarray:
 
 
 def _test(outcome: Outcome) -> tuple[str, ...]:
-    """What makes two duels the same test."""
+    """Return a key that is equal for duels with the same test."""
     labels = (curve.label if curve else "" for curve in (outcome.challenger, outcome.rival))
     return outcome.duel.task, outcome.duel.measure, str(outcome.duel.times), *labels

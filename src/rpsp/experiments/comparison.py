@@ -1,12 +1,12 @@
-"""Methods held against each other, task by task: what `rpsp compare` says, as data."""
+"""Comparison of methods, task by task. This is what `rpsp compare` prints, as data."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from rpsp.experiments import statistics
 from rpsp.experiments.results import Result
 from rpsp.experiments.words import mean_with_error, number
 
+T = TypeVar("T")
+K = TypeVar("K")
 Metric = Literal["auc", "final"]
 METRICS: dict[Metric, Callable[[np.ndarray], statistics.Numbers]] = {
     "auc": statistics.area_under_curve,
@@ -25,47 +27,47 @@ METRIC_NAMES: dict[Metric, str] = {"auc": "area under curve", "final": "final re
 
 @dataclass(frozen=True)
 class Row:
-    """A method on a task. What cannot be told, as the error of a single run, is nan."""
+    """Results of a method on a task. Values that cannot be computed, such as the error of a single run, are NaN."""
 
     task: str
     method: str
     seeds: int
     unfinished: int
-    """How many of the runs have not done all the iterations that were asked for."""
+    """Number of runs that have not completed the requested iterations."""
     iterations: int
-    """Over how many they are compared."""
+    """Number of iterations over which the runs are compared."""
     selected_from: int
-    """Of how many variants this is the best; 1 where nothing was selected."""
+    """Number of variants from which this one was selected; 1 without selection."""
     area: float
     area_error: float
     final: float
     final_error: float
     iqm: float
-    """Of the metric; with its 95 % bootstrap interval."""
+    """Interquartile mean of the metric; `iqm_low` and `iqm_high` bound its 95 % bootstrap interval."""
     iqm_low: float
     iqm_high: float
     steps_to_reach: float
-    """The median over runs of the environment steps to reach the threshold; nan where half of them never do."""
+    """Median over runs of the environment steps to reach the threshold; NaN if half of the runs never reach it."""
     reached: int
-    """How many of the runs reach it."""
+    """Number of runs that reach the threshold."""
     against: str = ""
-    """The method that the test is against; empty for that one itself."""
+    """The reference method of the test; empty for the reference itself."""
     t: float = np.nan
     dof: float = np.nan
     p: float = np.nan
     p_holm: float = np.nan
-    """Corrected for the number of methods on the task."""
+    """p-value, adjusted for the number of methods on the task."""
     improvement: float = np.nan
-    """The probability that a run of this method beats one of the other."""
+    """Probability that a run of this method beats a run of the reference."""
 
 
 def interval_text(row: Row | Overall) -> str:
-    """The interquartile mean with its interval, as tables have it."""
+    """Format the interquartile mean and its interval."""
     return f"{number(row.iqm)} [{number(row.iqm_low)}, {number(row.iqm_high)}]"
 
 
 def row_texts(row: Row) -> dict[str, str]:
-    """What a table says of a method on a task, by its columns."""
+    """Format a row for tables, by column."""
     return {
         "method": row.method + (f", selected from {row.selected_from}" if row.selected_from > 1 else ""),
         "seeds": f"{row.seeds}" + (f" ({row.unfinished} unfinished)" if row.unfinished else ""),
@@ -77,7 +79,7 @@ def row_texts(row: Row) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Overall:
-    """A method over all tasks, each task's metric scaled so that its worst run is 0 and its best 1."""
+    """Results of a method over all tasks. The metric is scaled for each task from 0 (worst run) to 1 (best run)."""
 
     method: str
     runs: int
@@ -88,17 +90,17 @@ class Overall:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` finds."""
+    """Result of `compare`."""
 
     metric: Metric
     candidates: list[Result]
     """The runs that can be compared, cut to equal length within a task."""
     results: list[Result]
-    """Those that were compared: the same, unless some were selected."""
+    """The runs that were compared: the candidates, or the selected ones."""
     rows: list[Row]
-    """By task; the best area under the curve first."""
+    """Rows by task, ordered by decreasing area under the curve."""
     overall: list[Overall]
-    """Of the methods that every task has; empty unless there are several tasks and methods."""
+    """The methods that have runs on every task. Empty unless there are several tasks and several such methods."""
     warnings: list[str]
 
 
@@ -112,11 +114,24 @@ def compare(
     select: bool = False,
     family: Callable[[str], str] | None = None,
 ) -> Comparison:
-    """Compare the methods of every task by their runs.
+    """Compare the methods of each task by their runs.
 
-    `against` names the method that the others are tested against, unless given the one of the largest area under the
-    curve. With `select`, of the variants of a method only the one of the largest mean area under the curve stays;
-    `family` says what a method's label is a variant of, unless given its base method.
+    Args:
+        results: results of runs.
+        metric: metric to test: area under the curve ("auc") or final return ("final").
+        against: reference method of the tests. Default: the method with the largest area under the curve on each task.
+        threshold: return to reach, for `Row.steps_to_reach`.
+        smooth: number of iterations over which the return is averaged before it is compared with the threshold.
+        select: whether to keep only the best variant of each method, the one with the largest mean area under the
+            curve.
+        family: function from a method's label to the label of which it is a variant. Default: `base_method`.
+
+    Returns:
+        The comparison, with warnings about runs that were left out or shortened.
+
+    Raises:
+        UsageError: if an argument is invalid, or if no task has runs of the method `against`.
+        FileFormatError: if there is no run to compare.
     """
     family = family or base_method
     if threshold is not None and not np.isfinite(threshold):
@@ -125,7 +140,7 @@ def compare(
         raise UsageError(f"smooth: {smooth} is not a whole number ≥ 1.")
     kept, warnings = comparable(results)
     if not kept:
-        why = " ".join(warnings) or "no results were found; give directories that hold runs of `rpsp train`."
+        why = " ".join(warnings) or "no results were found; give directories that contain runs of `rpsp train`."
         raise FileFormatError(f"there is no run to compare: {why}")
     tasks: dict[str, dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
     for result in kept:
@@ -140,27 +155,38 @@ def compare(
         reference = described[0].method if against is None else _find(against, compared[task])
         known |= reference is not None
         if reference is None:
-            warnings.append(f"{task}: has no run of {against}; nothing is tested there.")
+            warnings.append(f"{task}: there is no run of {against}, so nothing is tested.")
             rows += described
         else:
             rows += _tested(described, compared[task], metric, reference)
     if not known:
         names = sorted({row.method for row in rows})
-        raise UsageError(f"against: {against!r} is not one of the methods here: {'; '.join(names)}.")
+        raise UsageError(f"against: {against!r} is not one of the methods: {'; '.join(names)}.")
     chosen = [result for methods in compared.values() for runs in methods.values() for result in runs]
     return Comparison(metric, kept, chosen, rows, _overall(compared, metric, family if select else str), warnings)
 
 
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Group items by a key. Groups and items keep their order."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
 def base_method(label: str) -> str:
-    """The method of which this is a variant: "rpsp-alt" of "rpsp-alt, dimension=10"."""
+    """Return the method of which a label is a variant: "rpsp-alt" for "rpsp-alt, dimension=10"."""
     return label.partition(",")[0]
 
 
 def comparable(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
-    """The results that can be compared, of equal length within a task; and a sentence for what was done to get there.
+    """Select the results that can be compared and give them equal length within each task.
 
-    Failed runs and those without a single iteration are left out. Where iterations are of unequal length, as SAC's and
-    TRPO's, short ones are put together; then all are cut to the shortest run of their task.
+    Failed runs and runs without a completed iteration are left out. If iterations differ in length, as those of SAC and
+    TRPO do, short iterations are merged. Then all runs are cut to the length of the shortest run of their task.
+
+    Returns:
+        The results, and a warning for each of these changes.
     """
     warnings, tasks = [], defaultdict(list)
     for result in results:
@@ -183,35 +209,41 @@ def comparable(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
 
 
 def _of_equal_iterations(task: str, runs: list[Result]) -> tuple[list[Result], list[str]]:
-    """Runs of a task whose iterations have as many environment steps as the longest, and what was done to them."""
+    """Merge short iterations of a task's runs to the length of the longest ones. Return the runs and warnings."""
     samples = [run.settings.get("samples") or 0 for run in runs]
     longest, shortest = max(samples), min(filter(None, samples), default=0)
     if longest == shortest:
         return runs, []
     said = [
-        f"{task}: iterations have {shortest} to {longest} steps; short ones are put together, so that all runs are compared "
-        "over as many steps."
+        f"{task}: iterations have {shortest} to {longest} steps; short ones are merged, so that all runs are compared "
+        "over equally many steps."
     ]
     kept = []
     for run, own in zip(runs, samples, strict=True):
         if 0 < own * len(run.returns) < longest:
-            said.append(f"left out: {task}, {run.method}, seed {run.seed}: it has not done {longest} steps yet.")
+            said.append(f"left out: {task}, {run.method}, seed {run.seed}: it has fewer than {longest} steps.")
         else:
             kept.append(run.gathered(longest) if 0 < own < longest else run)
     return kept, said
 
 
 def unusable(result: Result) -> str:
-    """Why a result cannot be compared; empty if it can."""
+    """Return the reason why a result cannot be compared; empty if it can."""
     if result.failure or not len(result.returns):
-        return result.failure or "no iteration is done yet."
+        return result.failure or "no iteration is finished yet."
     return "" if np.isfinite(result.returns).all() else "its returns are not all finite."
 
 
 def mean_curve(runs: Sequence[Result], name: str, most: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Environment steps, the mean of a curve over runs, and its standard error; as far as the shortest run goes.
+    """Average a curve over runs, up to the end of the shortest run.
 
-    A curve of more than `most` points is averaged over as many iterations at a time as leave no more.
+    Args:
+        runs: results of runs.
+        name: name of the curve, as in `Result`.
+        most: maximum number of points. Longer curves are averaged over blocks of iterations.
+
+    Returns:
+        Environment steps, the mean of the curve, and its standard error.
     """
     length = min(len(run.returns) for run in runs)
     block = 1 if most is None else -(-length // most)
@@ -226,18 +258,19 @@ def mean_curve(runs: Sequence[Result], name: str, most: int | None = None) -> tu
 
 
 def _returns(runs: Sequence[Result]) -> np.ndarray:
+    """Return the returns of all runs as a matrix."""
     return np.stack([run.returns for run in runs])
 
 
 def metric_values(runs: Sequence[Result], metric: Metric) -> np.ndarray:
-    """The metric of every run."""
+    """Return the metric of each run."""
     return np.asarray(METRICS[metric](_returns(runs)))
 
 
 def _selected(
     methods: dict[str, list[Result]], family: Callable[[str], str]
 ) -> tuple[dict[str, list[Result]], dict[str, int]]:
-    """The best variant of every method, and from how many."""
+    """Return the best variant of each method, and the number of variants it was selected from."""
     variants: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
     for label, runs in methods.items():
         variants[family(label)][label] = _returns(runs)
@@ -246,6 +279,7 @@ def _selected(
 
 
 def _describe(runs: list[Result], metric: Metric, threshold: float | None, smooth: int, candidates: int) -> Row:
+    """Summarise the runs of a method on a task."""
     (area, area_error), (final, final_error) = (statistics.mean_and_error(metric_values(runs, m)) for m in METRICS)
     values = metric_values(runs, metric)
     low, high = statistics.bootstrap_interval([values])
@@ -276,15 +310,15 @@ def _describe(runs: list[Result], metric: Metric, threshold: float | None, smoot
 
 
 def _find(name: str, methods: dict[str, list[Result]]) -> str | None:
-    """The method of that name, or its only variant."""
+    """Return the method of that name, or its only variant; None if there is neither."""
     found = [m for m in methods if m == name] or [m for m in methods if base_method(m) == name]
     if len(found) > 1:
-        raise UsageError(f"against: {name!r} has several variants, name one or --select the best: {'; '.join(found)}.")
+        raise UsageError(f"against: {name!r} has several variants; name one or --select the best: {'; '.join(found)}.")
     return found[0] if found else None
 
 
 def _tested(rows: list[Row], methods: dict[str, list[Result]], metric: Metric, reference: str) -> list[Row]:
-    """The rows with their Welch tests against one of them, corrected together."""
+    """Add Welch tests against the reference to the rows, with p-values adjusted together."""
     values = {name: metric_values(runs, metric) for name, runs in methods.items()}
     others = [row for row in rows if row.method != reference]
     tests = [statistics.welch(values[row.method], values[reference]) for row in others]
@@ -303,7 +337,7 @@ def _tested(rows: list[Row], methods: dict[str, list[Result]], metric: Metric, r
 
 
 def _overall(tasks: dict[str, dict[str, list[Result]]], metric: Metric, family: Callable[[str], str]) -> list[Overall]:
-    """The methods that every task has, by their interquartile mean; runs are resampled within tasks."""
+    """Summarise the methods that have runs on every task, ordered by interquartile mean."""
     if len(tasks) < 2:
         return []
     scores: dict[str, list[np.ndarray]] = defaultdict(list)

@@ -1,7 +1,7 @@
-"""The acting policy for use without jax: its numbers as plain arrays, and a script that acts with numpy alone.
+"""Export an acting policy for use without jax: its parameters as plain arrays, and a script that needs only numpy.
 
-What does not change while acting is folded here, in float64, so that the script has less to do: scalings into the layers
-that follow them, sines into cosines, slices of tables laid out as they are used.
+Constant operations are precomputed here in float64: scalings are folded into the following layers, sines become shifted
+cosines, and slices of tables are stored in the layout in which they are used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rpsp.algorithms.policies import AbstractPolicy, CategoricalPolicy, Gaussian
 from rpsp.data.files import write_bytes
 from rpsp.data.scaling import OneHot
 from rpsp.errors import DivergedError, RpspError, UsageError
-from rpsp.experiments import acting_template
+from rpsp.experiments import acting_template, onnx_graph
 from rpsp.experiments.agents import ActingState, TrainedAgent, load
 from rpsp.experiments.compilation import compilation_cached
 from rpsp.experiments.files import Say, free_directory
@@ -35,15 +35,32 @@ from rpsp.training.actions import ActionRange, ActionSymbols
 Arrays = dict[str, np.ndarray]
 
 TOLERANCE = 1e-3
-"""The most that the action of a step may differ from the source, where its range is [−1, 1]. Rounding explains 1e-5, and
-1e-4 where a policy is as steep as SAC makes it; a mistake would be far larger."""
+"""Largest accepted difference of an action from the agent's, for an action range of [−1, 1].
+
+Rounding explains 1e-5, and 1e-4 for steep policies such as those of SAC. An error in the export would be much larger.
+"""
 
 
 @compilation_cached()
 def export(
     directory: Path, checkpoint: str = "last", out: str | None = None, onnx: bool = False, say: Say | None = None
 ) -> dict[str, Any]:
-    """`rpsp export`: a folder with policy.npz and act.py, compared with the agent before anything is written."""
+    """Run `rpsp export`: write policy.npz and act.py after checking that they act as the agent does.
+
+    Args:
+        directory: run directory.
+        checkpoint: iteration of the checkpoint, or "last" or "best".
+        out: directory to write to. Default: DIR/export.
+        onnx: whether to write policy.onnx as well.
+        say: callback for messages.
+
+    Returns:
+        The directory, the checkpoint, the size of policy.npz in bytes, and the results of `compare`.
+
+    Raises:
+        UsageError: if the agent cannot be exported, or if packages for ONNX are missing.
+        RpspError: if the exported policy acts differently.
+    """
     if onnx and None in map(find_spec, ("onnx", "onnxruntime")):
         raise UsageError("onnx: the packages onnx and onnxruntime are not installed; pip install 'rpsp[onnx]'.")
     folder = free_directory(str(directory / "export") if out is None else out, "")
@@ -53,19 +70,16 @@ def export(
     results = compare(agent, policy)
     if not (difference := results["largest_difference_of_a_step"]) <= TOLERANCE:
         raise RpspError(
-            f"export: the actions of the exported policy differ from the agent's by up to {difference:.1e} of half their "
-            "range, so it was not written; act with rpsp.load(...).predict instead, and please report this."
+            f"export: the actions of the exported policy differ from the agent's by up to {difference:.1e} of half the "
+            "action range, so nothing was written; use rpsp.load(...).predict instead, and please report this."
         )
     if onnx:
-        from rpsp.experiments.onnx_graph import difference as graph_difference
-        from rpsp.experiments.onnx_graph import graph_bytes
-
-        graph = graph_bytes(policy)
-        results["largest_difference_of_onnx"] = (difference := graph_difference(policy, graph))
+        graph = onnx_graph.graph_bytes(policy)
+        results["largest_difference_of_onnx"] = (difference := onnx_graph.difference(policy, graph))
         if not difference <= TOLERANCE:
             raise RpspError(
-                f"onnx: the graph's actions differ from those of act.py by up to {difference:.1e} of half their range, so "
-                "nothing was written; export without --onnx, and please report this."
+                f"onnx: the actions of the graph differ from those of act.py by up to {difference:.1e} of half the "
+                "action range, so nothing was written; export without --onnx, and please report this."
             )
         write_bytes(folder / "policy.onnx", graph)
     write_bytes(folder / "policy.npz", data)
@@ -79,7 +93,12 @@ def export(
 
 
 def policy_bytes(agent: TrainedAgent) -> bytes:
-    """policy.npz: arrays named part/name, and under "about" a JSON text that says what to make of them."""
+    """Return the content of policy.npz: arrays named part/name, and "about", a JSON text that describes them.
+
+    Raises:
+        UsageError: if act.py does not support the filter or the policy.
+        DivergedError: if an array contains NaN.
+    """
     beliefs = _beliefs(agent.agent.filter)
     network = _network(agent.agent.policy)
     about = {
@@ -95,39 +114,44 @@ def policy_bytes(agent: TrainedAgent) -> bytes:
     arrays = {f"{part}/{name}": array for part, named in parts.items() for name, array in named.items()}
     for name, array in arrays.items():
         if np.isnan(array).any():
-            raise DivergedError(f"export: {name} is not a number any more; choose an earlier checkpoint.")
+            raise DivergedError(f"export: {name} contains NaN; choose an earlier checkpoint.")
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, about=np.array(json.dumps(about)), **arrays)
     return file.getvalue()
 
 
 def _beliefs(filter: AbstractFilter) -> list[tuple[str, Arrays]]:
-    """The kind and the arrays of a filter; of filters side by side, one after another."""
+    """Return the kind and the arrays of a filter. A concatenated filter gives several."""
     if type(filter) is Concatenated:
         return _beliefs(filter.first) + _beliefs(filter.second)
     for cls, (kind, arrays) in BELIEFS.items():
         if type(filter) is cls:
             return [(kind, {"q0": np.asarray(filter.init(), np.float64)} | arrays(to_float64(filter)))]
     raise UsageError(
-        f"export: {type(filter).__name__} is not one of {', '.join(cls.__name__ for cls in BELIEFS)}, the only filters "
-        "that act.py can run; act with rpsp.load(...).predict instead."
+        f"export: {type(filter).__name__} is not one of {', '.join(cls.__name__ for cls in BELIEFS)}, the filters "
+        "that act.py supports; use rpsp.load(...).predict instead."
     )
 
 
 def _window(filter: ObservationWindow) -> Arrays:
+    """Return the arrays of an observation window, which has none."""
     return {}
 
 
 def _gru(filter: GRU) -> Arrays:
-    """Equinox adds bias_n to the state's part of the third gate only, before the reset gate is applied."""
+    """Return the arrays of a GRU.
+
+    Equinox adds bias_n only to the state's part of the third gate, before the reset gate is applied.
+    """
     cell = filter.cell
-    assert cell.bias is not None and cell.bias_n is not None  # GRU makes none without
+    assert cell.bias is not None and cell.bias_n is not None  # always set by GRU
     b_state = np.concatenate([np.zeros(2 * cell.hidden_size), cell.bias_n])
     weights = {"W_input": cell.weight_ih, "b_input": cell.bias, "W_state": cell.weight_hh, "b_state": b_state}
     return {name: np.asarray(x) for name, x in weights.items()}
 
 
 def _inference(filter: InferenceFilter) -> Arrays:
+    """Return the arrays of an inference filter."""
     mean, scale, centres = map(np.asarray, (filter.phi.mean, filter.phi.scale, filter.phi.centres))
     W, W_first = np.asarray(filter.W), np.asarray(filter.W_first)
     constant, W_linear, W_young, W_bumps = np.split(W, np.cumsum([1, len(mean), len(mean)]))
@@ -147,7 +171,7 @@ def _inference(filter: InferenceFilter) -> Arrays:
 
 
 def _kernel_bayes(filter: KernelBayesFilter) -> Arrays:
-    """A vector is multiplied from the left with the middle axis of a tensor, so that is the axis it is contracted with."""
+    """Return the arrays of a kernel Bayes filter. Vectors contract with the middle axis of tensors."""
     q, xi_o, xi_a, oo = len(filter.q0), filter.U_xi_o.shape[2], filter.U_xi_a.shape[1], filter.U_oo.shape[0]
     middle = (1, 0, 2)
     return {
@@ -166,11 +190,11 @@ def _kernel_bayes(filter: KernelBayesFilter) -> Arrays:
 
 
 def _cosines(features: Any) -> Arrays:
-    """Random Fourier features as cosines alone: sin x = cos(x − π/2)."""
+    """Return random Fourier features as cosines only: sin x = cos(x − π/2)."""
     if type(features) is not RandomFourierFeatures:
         raise UsageError(
-            f"export: act.py knows no features but RandomFourierFeatures, and this filter's are {type(features).__name__}; "
-            "act with rpsp.load(...).predict instead."
+            f"export: act.py supports only RandomFourierFeatures, and this filter has {type(features).__name__}; "
+            "use rpsp.load(...).predict instead."
         )
     frequencies = np.asarray(features.frequencies)
     n = frequencies.shape[1]
@@ -184,7 +208,9 @@ def _cosines(features: Any) -> Arrays:
 
 
 def _tabular(filter: TabularFilter) -> Arrays:
-    """The slice of W_ext that an action and an observation choose, as W[a, o][o_k, q, a_k]."""
+    """Return the arrays of a tabular filter, with the part of W_ext for each action and observation as W[a, o][o_k, q,
+    a_k].
+    """
     symbols, o_k, a_k = filter.W_first.shape
     W = np.reshape(filter.W_ext, (o_k * a_k, symbols, o_k, filter.actions, a_k))
     return {"W": W.transpose(3, 1, 2, 0, 4), "first": np.reshape(filter.W_first, (symbols, -1))}
@@ -197,20 +223,21 @@ BELIEFS: dict[type[AbstractFilter], tuple[str, Callable[[Any], Arrays]]] = {
     KernelBayesFilter: ("kernel_bayes", _kernel_bayes),
     TabularFilter: ("tabular", _tabular),
 }
-"""The function of act.py that updates each filter's states, and the arrays it takes."""
+"""For each filter, the function of act.py that updates its state, and the function that returns its arrays."""
 
 
 def _network(policy: AbstractPolicy) -> Network:
+    """Return the network of a policy."""
     if type(policy) not in (GaussianPolicy, SquashedPolicy, CategoricalPolicy):
         raise UsageError(
-            f"export: {type(policy).__name__} is not GaussianPolicy, SquashedPolicy or CategoricalPolicy, the only policies "
-            "that act.py can run; act with rpsp.load(...).predict instead."
+            f"export: {type(policy).__name__} is not GaussianPolicy, SquashedPolicy or CategoricalPolicy, the policies "
+            "that act.py supports; use rpsp.load(...).predict instead."
         )
     return policy.network  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _layers(network: Network) -> list[Arrays]:
-    """Weights and biases, the z-scoring of the inputs folded into the first."""
+    """Return weights and biases. The scaling of the inputs is folded into the first layer."""
     layers = [
         {"W": np.asarray(layer.weight, np.float64), "b": np.asarray(layer.bias, np.float64)} for layer in network.layers
     ]
@@ -221,6 +248,7 @@ def _layers(network: Network) -> list[Arrays]:
 
 
 def _kind(agent: TrainedAgent) -> dict[str, Any]:
+    """Return the kind of policy and the type of its actions."""
     if isinstance(agent.units, ActionSymbols):
         return {"kind": "categorical", "first_action": agent.units.start}
     kind = "squashed" if isinstance(agent.agent.policy, SquashedPolicy) else "gaussian"
@@ -228,6 +256,7 @@ def _kind(agent: TrainedAgent) -> dict[str, Any]:
 
 
 def _units(agent: TrainedAgent) -> Arrays:
+    """Return the scales of observations and actions."""
     scaling, units, policy = agent.scaling, agent.units, agent.agent.policy
     of_observations = (
         {"mean": np.array(agent.first)}
@@ -248,14 +277,14 @@ def _units(agent: TrainedAgent) -> Arrays:
 
 
 class Played(NamedTuple):
-    """What an agent saw and did in an episode, in the environment's own units; and the states it was left in."""
+    """Observations and actions of an episode in the environment's units, and the agent's state after each step."""
 
     observations: list[Any]
     actions: list[Any]
     states: list[ActingState]
 
     def act(self, agent: TrainedAgent, row: np.ndarray) -> np.ndarray:
-        """One more step: the action for an observation, both as rows of one."""
+        """Act on one more observation and record the step. Observation and action are batches of one."""
         before = self.states[-1] if self.states else None
         action, state = agent.predict(row, before, episode_start=before is None)
         self.observations.append(row[0])
@@ -265,16 +294,22 @@ class Played(NamedTuple):
 
 
 def compare(agent: TrainedAgent, policy: acting_template.Policy, steps: int = 300, seed: int = 0) -> dict[str, Any]:
-    """Episodes of the agent, every action beside that of the exported policy; and how long the latter takes.
+    """Compare the actions of the exported policy with the agent's, and measure its speed.
 
-    Differences are in units where the range of an action is [−1, 1]; of symbols, they are the share of steps at which
-    another one is chosen. Two are given. *A step* begins at the agent's own state, so it tells whether the same thing is
-    computed. Over whole episodes the agent's rounding (float32) adds up as well, and a belief far from the data it was
-    fitted to can amplify it a thousandfold.
+    Differences are given for an action range of [−1, 1]. For symbols they are the fraction of steps with a different
+    action. `largest_difference_of_a_step` starts each step from the agent's own state, so it shows whether the
+    computation is the same. `largest_difference` is measured over whole episodes, where float32 rounding of the agent
+    accumulates; a belief far from its training data can amplify it a thousandfold.
+
+    Args:
+        agent: the trained agent.
+        policy: the exported policy.
+        steps: number of steps.
+        seed: seed of the episodes.
     """
     episodes = _invented(agent, steps, seed) if agent.make_envs is None else _played(agent, steps, seed)
     times, whole, single = [], [], []
-    for _ in range(5):  # the best of several, for other processes may be at work
+    for _ in range(5):  # the fastest of several, because other processes may be running
         started = time.perf_counter()
         whole = [_actions(policy, episode.observations) for episode in episodes]
         times.append(time.perf_counter() - started)
@@ -292,11 +327,13 @@ def compare(agent: TrainedAgent, policy: acting_template.Policy, steps: int = 30
 
 
 def _difference(units: ActionRange | ActionSymbols, source: list[list[Any]], exported: list[list[Any]]) -> float:
+    """Return the largest difference of actions; for symbols, the fraction of different ones."""
     differences = np.abs(np.concatenate(source).astype(np.float64) - np.concatenate(exported))
     return float((differences > 0).mean() if isinstance(units, ActionSymbols) else (differences / units.half).max())
 
 
 def _actions(policy: acting_template.Policy, observations: list[Any]) -> list[Any]:
+    """Return the actions of the exported policy in an episode."""
     actions, state = [], None
     for observation in observations:
         action, state = policy.step(observation, state)
@@ -305,13 +342,13 @@ def _actions(policy: acting_template.Policy, observations: list[Any]) -> list[An
 
 
 def _state(policy: acting_template.Policy, state: ActingState) -> Any:
-    """The agent's state as the exported policy keeps it."""
+    """Convert the agent's state to that of the exported policy."""
     sizes = [len(weights.q0) for _, weights in policy.beliefs]
     return np.split(state.q[0].astype(np.float64), np.cumsum(sizes)[:-1]), state.executed[0].astype(np.float64)
 
 
 def _played(agent: TrainedAgent, steps: int, seed: int) -> list[Played]:
-    """So many steps in the agent's own environment."""
+    """Play episodes in the agent's own environment, `steps` steps in total."""
     envs: Any = agent.environments(1)
     episodes: list[Played] = []
     try:
@@ -328,7 +365,7 @@ def _played(agent: TrainedAgent, steps: int, seed: int) -> list[Played]:
 
 
 def _invented(agent: TrainedAgent, steps: int, seed: int) -> list[Played]:
-    """Two episodes of observations drawn at random, for an agent that does not know its environment."""
+    """Play two episodes of random observations, for an agent whose environment is unknown."""
     rng, episodes = np.random.default_rng(seed), [Played([], [], []), Played([], [], [])]
     for episode in episodes:
         for _ in range(steps // 2):

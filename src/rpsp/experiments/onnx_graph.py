@@ -1,8 +1,8 @@
-"""An exported policy as an ONNX graph: what `act.py` does, operator by operator, from the same arrays.
+"""An exported policy as an ONNX graph, built from the same arrays and operations as `act.py`.
 
     step(observation, state, start) → (action, next_state)
 
-The state is one vector, the beliefs and then the last action; where `start` is true it is not looked at. Numbers are double,
+The state is one vector: the beliefs, followed by the last action. It is ignored if `start` is true. Numbers are double,
 as in the script. Actions are the most probable ones.
 """
 
@@ -17,11 +17,11 @@ from rpsp.errors import UsageError
 from rpsp.experiments.acting_template import Policy
 
 OPSET, IR = 17, 8
-"""Of 2022: what every runtime in use understands."""
+"""ONNX versions of 2022, which all common runtimes support."""
 
 
 class Graph:
-    """Nodes as they are added; a call adds one and gives the name of its output."""
+    """A graph under construction. A call adds a node and returns the name of its output."""
 
     def __init__(self) -> None:
         self.nodes, self.constants = [], []
@@ -29,8 +29,18 @@ class Graph:
     def __call__(
         self, operator: str, *inputs: str | np.ndarray, outputs: int | list[str] = 1, **attributes: Any
     ) -> Any:
-        """An operator of names and of constants; the name of its output, or a list if there are several."""
-        from onnx import helper, numpy_helper
+        """Add an operator.
+
+        Args:
+            operator: name of the operator.
+            inputs: names of values, or arrays, which become constants.
+            outputs: number of outputs, or their names.
+            attributes: attributes of the operator.
+
+        Returns:
+            The name of the output, or a list of names if there are several.
+        """
+        from onnx import helper, numpy_helper  # an optional extra
 
         names = []
         for value in inputs:
@@ -43,15 +53,16 @@ class Graph:
         return made[0] if len(made) == 1 else made
 
     def split(self, name: str, sizes: list[int]) -> list[str]:
-        """A vector in pieces of these sizes."""
+        """Split a vector into pieces of these sizes."""
         pieces = self("Split", name, np.array(sizes), outputs=len(sizes))
         return [pieces] if len(sizes) == 1 else pieces
 
     def affine(self, W: np.ndarray, x: str, b: np.ndarray) -> str:
+        """Return W x + b."""
         return self("Add", self("MatMul", W, x), b)
 
 
-# q' = f(q, a, o), as in act.py.
+# Filter updates q' = f(q, a, o), as in act.py. w are the weights.
 def _window(g: Graph, w: Any, q: str, a: str, o: str, size: int) -> str:
     kept = len(w.q0) - size
     return o if kept == 0 else g("Concat", g.split(q, [size, kept])[1], o, axis=0)
@@ -81,17 +92,22 @@ def _inference(g: Graph, w: Any, q: str, a: str, o: str, size: int) -> str:
 
 
 BELIEFS: dict[str, Callable[..., str]] = {"window": _window, "gru": _gru, "inference": _inference}
+"""For each kind of filter, the function that adds its update to the graph."""
 
 
 def graph_bytes(policy: Policy) -> bytes:
-    """policy.onnx."""
-    from onnx import TensorProto, checker, helper
+    """Return the content of policy.onnx. Requires the package onnx.
+
+    Raises:
+        UsageError: if a filter needs operators that ONNX does not have.
+    """
+    from onnx import TensorProto, checker, helper  # an optional extra
 
     about, u, n = policy.about, policy.units, len(policy.units.null)
     if unknown := [kind for kind in about["beliefs"] if kind not in BELIEFS]:
         raise UsageError(
-            f"onnx: a {unknown[0]} belief needs what ONNX has no operator for (kernel Bayes solves a linear system at every "
-            f"step), which only {', '.join(BELIEFS)} do without; export without --onnx and act by act.py."
+            f"onnx: a {unknown[0]} belief needs operators that ONNX does not have (kernel Bayes solves a linear system "
+            f"at every step); supported are {', '.join(BELIEFS)}; export without --onnx and use act.py."
         )
     g = Graph()
     symbols, sizes = about["symbols"], [len(w.q0) for _, w in policy.beliefs]
@@ -134,8 +150,11 @@ def graph_bytes(policy: Policy) -> bytes:
 
 
 def difference(policy: Policy, graph: bytes, steps: int = 200, seed: int = 0) -> float:
-    """How far the actions of a graph are at most from the script's, in half ranges, over episodes of 50 random readings."""
-    import onnxruntime
+    """Return the largest difference between actions of graph and script, in units of half the action range.
+
+    Episodes have 50 random observations each. Requires the package onnxruntime.
+    """
+    import onnxruntime  # an optional extra
 
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
     rng, u, symbols = np.random.default_rng(seed), policy.units, policy.about["symbols"]

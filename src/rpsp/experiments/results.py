@@ -1,10 +1,11 @@
-"""What runs came to, read from their files: curves, settings, versions. Imports and executes nothing that a file names.
+"""Results of runs, read from their files: curves, settings and versions.
 
-A run is told by its configuration alone. Its task is the environment and what differs from plain sensors, as in
-"Hopper-v5, obs_noise=0.1"; its method is a row of the table and what differs from that row's defaults, as in
-"rpsp-alt, dimension=10". Runs of the same task and method are the seeds of one thing and may be averaged.
+The configuration alone identifies a run. Its task is the environment plus what differs from plain sensors, as in
+"Hopper-v5, obs_noise=0.1"; its method is a row of the table plus what differs from that row's defaults, as in
+"rpsp-alt, dimension=10". Runs of the same task and method are seeds of one experiment and may be averaged. Nothing that a
+file names is imported or executed.
 
-    runs/NAME/{config.json, versions.json, metrics.jsonl, failure.txt}      a run directory, as `rpsp train` leaves it
+    runs/NAME/{config.json, versions.json, metrics.jsonl, failure.txt}      a run directory written by `rpsp train`
     results/TASK/METHOD/SEED.json                                           the same in one small file: `write_result`
     results/NAME.result.json                                               such a file as rpsp 0.4.0 wrote it
 """
@@ -13,8 +14,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import functools
-import hashlib
 import io
 import json
 import math
@@ -30,9 +29,19 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from rpsp.data.files import read_bytes, write_bytes
 from rpsp.errors import FileFormatError, UsageError
-from rpsp.experiments.config import Sensors, usual_samples
-from rpsp.experiments.methods import METHODS
+from rpsp.experiments.files import read_json
+from rpsp.experiments.labels import (
+    defaults_of,
+    flat_settings,
+    method_label,
+    plain_sensors,
+    printable,
+    slug,
+    task_label,
+    value_of,
+)
 
 CURVES = {
     "steps": "total_samples",
@@ -40,7 +49,7 @@ CURVES = {
     "prediction_errors": "prediction_error",
     "persistence_errors": "persistence_error",
 }
-"""The curves of a result, and what their values are called in a line of metrics.jsonl."""
+"""The curves of a result, and the names of their values in metrics.jsonl."""
 
 RESULT_FILE = re.compile(r"-?[0-9]+\.json|.+\.result\.json")
 """Names of result files: SEED.json, and NAME.result.json as of rpsp 0.4.0."""
@@ -48,44 +57,45 @@ UNLABELLED = {
     "env", "method", "seed", "seeds", "iterations", "device", "threads", "step_timeout", "out", "config", "plugin",
     "tensorboard", "compilation_cache", "json", "quiet",
 }  # fmt: skip
-"""What tells no two methods apart: names, lengths, and how and where a run was computed."""
+"""Settings that do not distinguish methods: names, lengths, and how and where a run was computed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What one run came to."""
+    """The result of one run."""
 
     task: str
     method: str
     seed: int
     settings: dict[str, Any]
-    """Every setting by its flat name, as it was resolved."""
+    """All settings by their flat name, with defaults filled in."""
     versions: dict[str, str]
     steps: Float[np.ndarray, " iteration"]
-    """Environment steps up to the end of every iteration, exploration included."""
+    """Environment steps at the end of each iteration, including exploration."""
     returns: Float[np.ndarray, " iteration"]
-    """Mean return of the episodes of every iteration."""
+    """Mean return of the episodes of each iteration."""
     prediction_errors: Float[np.ndarray, " iteration"]
     persistence_errors: Float[np.ndarray, " iteration"]
     iterations: int
-    """How many were asked for."""
+    """Number of iterations requested."""
     finished: bool
-    """Whether they were all done."""
+    """Whether all requested iterations are done."""
     failure: str
-    """Why the run failed, in one sentence; empty if it did not."""
+    """Why the run failed, in one sentence; empty if it did not fail."""
     seconds: float
-    """Time spent, over all the processes that worked on it."""
+    """Computing time, summed over all processes that worked on the run."""
     source: Path
-    """The run directory or the file."""
+    """The run directory or the result file."""
 
     def cut(self, iterations: int) -> Result:
-        """The first so many iterations alone."""
+        """Return the result with only the first iterations."""
         return dataclasses.replace(self, **{name: getattr(self, name)[:iterations] for name in CURVES})
 
     def gathered(self, samples: int) -> Result:
-        """Short iterations put together to some of so many steps each: means of their curves. What is left over goes.
+        """Merge short iterations into iterations of `samples` steps by averaging their curves. A remainder is dropped.
 
-        An iteration that lies in two of them counts in both by its share: five of 4000 steps make two of 10 000.
+        An iteration that overlaps two merged iterations counts in both in proportion: five iterations of 4000 steps
+        make two of 10 000.
         """
         own = self.settings["samples"]
         ends = samples * np.arange(1, len(self.returns) * own // samples + 1)
@@ -102,97 +112,14 @@ class Result:
         )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Labels
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def flat_settings(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a config.json, or of `dataclasses.asdict(config)`, by their flat names; tuples as lists."""
-    flat = {**content, **content.get("sensors", {}), **content.get("settings", {})}
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in flat.items() if k not in ("sensors", "settings")}
-
-
-def task_label(settings: Mapping[str, Any], also: Iterable[str] = ()) -> str:
-    """The environment and how it is sensed, where not plainly, as in "Hopper-v5, obs_noise=0.1"; and what `also` names."""
-    if settings.get("observe") in ("all", "positions"):
-        from rpsp.envs.tasks import TASKS
-
-        if settings["observe"] == (
-            "positions" if settings["env"] in TASKS else "all"
-        ):  # said, the default is one still
-            settings = {**settings, "observe": None}
-    return _label(settings, "env", _plain_sensors(), also)
-
-
-def method_label(settings: Mapping[str, Any], also: Iterable[str] = ()) -> str:
-    """The method and where it differs from its defaults, as in "rpsp-alt, dimension=10"; and what `also` names.
-
-    The defaults of a user's own method are not known without importing it: only what `also` names is told. Of a row that
-    has its own number of steps an iteration, others are told.
-    """
-    row, samples = METHODS.get(settings["method"]), settings.get("samples")
-    if row is not None and row.samples is not None and samples is not None:
-        limit = settings.get("max_episode_steps")
-        usual = usual_samples(settings.get("env"), row, limit if isinstance(limit, int) else 1000)
-        also = also if samples == usual else dict.fromkeys([*also, "samples"])
-    return _label(settings, "method", _defaults(settings["method"]), also)
-
-
-def slug(label: str) -> str:
-    """A label as (part of) a file's name: nothing in it can lead elsewhere, and no two labels become one."""
-    safe = re.sub(r"[^A-Za-z0-9.=+_-]+", "-", label.replace(", ", "__")).strip(".-")[:100]
-    if safe and safe.replace("__", ", ") == label:
-        return safe
-    return f"{safe}-{hashlib.sha256(label.encode()).hexdigest()[:6]}".lstrip("-")
-
-
-def _label(settings: Mapping[str, Any], name: str, defaults: Mapping[str, Any], also: Iterable[str]) -> str:
-    told = [k for k, default in defaults.items() if settings.get(k, default) != default]
-    told += [k for k in also if k not in told]
-    return _printable(", ".join([str(settings[name]), *(f"{k}={word(_value(settings, k, defaults))}" for k in told)]))
-
-
-def _printable(text: str) -> str:
-    """In one line, without what would move a terminal's cursor: the text is of a file."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
-
-
-def _value(settings: Mapping[str, Any], name: str, defaults: Mapping[str, Any]) -> Any:
-    """A setting; one that was not known yet when the run was made has its default."""
-    return settings.get(name, defaults.get(name))
-
-
-def word(value: Any) -> str:
-    """A setting's value as labels have it."""
-    if value is None or value == []:
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return "/".join(map(word, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-@functools.cache
-def _plain_sensors() -> dict[str, Any]:
-    return dataclasses.asdict(Sensors())
-
-
-@functools.cache
-def _defaults(method: str) -> dict[str, Any]:
-    row = METHODS.get(method)
-    return {} if row is None else flat_settings(dataclasses.asdict(row.settings()))
-
-
 def _labelled(results: list[Result]) -> list[Result]:
-    """Results whose labels tell apart whatever else varies: unlike runs are never averaged."""
+    """Extend the labels so that runs with different settings have different labels and are never averaged."""
     tasks: dict[str, list[Result]] = defaultdict(list)
     for result in results:
         tasks[result.task].append(result)
     labelled = []
     for runs in tasks.values():
-        limits = varying(runs, ["max_episode_steps"])  # with another limit it is another task
+        limits = varying(runs, ["max_episode_steps"])  # a different time limit makes a different task
         methods: dict[tuple[str, str], list[Result]] = defaultdict(list)
         for run in runs:
             methods[task_label(run.settings, limits), run.method].append(run)
@@ -205,25 +132,32 @@ def _labelled(results: list[Result]) -> list[Result]:
 
 
 def varying(results: Sequence[Result], names: Iterable[str] = ()) -> list[str]:
-    """The settings in which these runs differ, of those named, or else of all that make a difference."""
-    defaults = _plain_sensors() | _defaults(results[0].settings["method"])
+    """Return the settings in which these runs differ.
+
+    Args:
+        results: results of runs.
+        names: settings to check. Default: all settings that can distinguish methods.
+    """
+    defaults = plain_sensors() | defaults_of(results[0].settings["method"])
     found = []
     for name in names or dict.fromkeys(n for r in results for n in r.settings if n not in UNLABELLED):
-        first = _value(results[0].settings, name, defaults)
-        if any(_value(result.settings, name, defaults) != first for result in results):
+        first = value_of(results[0].settings, name, defaults)
+        if any(value_of(result.settings, name, defaults) != first for result in results):
             found.append(name)
     return found
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Reading
-# ---------------------------------------------------------------------------------------------------------------------
-
-
 def read_results(paths: Iterable[str | Path]) -> tuple[list[Result], list[str]]:
-    """Every result in and under these directories and files, by task, method and seed; and a sentence for each doubt.
+    """Read all results in and below directories and files.
 
-    A damaged run is left out. Of two runs of the same task, method and seed the longer is taken, on a tie the later.
+    A damaged run is left out. If there are two runs of the same task, method and seed, the longer one is used, or the
+    newer one if they are equally long.
+
+    Args:
+        paths: run directories, result files, or directories that contain them.
+
+    Returns:
+        The results sorted by task, method and seed, and a warning for each problem.
     """
     results, warnings = [], []
     for source in {os.path.abspath(source): source for source in _sources(paths)}.values():
@@ -237,7 +171,7 @@ def read_results(paths: Iterable[str | Path]) -> tuple[list[Result], list[str]]:
         if name in kept:
             taken, other = sorted((kept[name], result), key=_age, reverse=True)
             warnings.append(
-                f"{result.task}, {result.method}, seed {result.seed} is there twice: {taken.source} is taken, "
+                f"{result.task}, {result.method}, seed {result.seed} exists twice: {taken.source} is used, "
                 f"{other.source} is not."
             )
             result = taken
@@ -249,10 +183,13 @@ def read_results(paths: Iterable[str | Path]) -> tuple[list[Result], list[str]]:
 
 
 def read_result(source: Path) -> Result:
-    """What one run directory or one result file holds; its labels tell no more than its own settings."""
-    from rpsp.data.files import read_bytes
-    from rpsp.experiments.files import read_json
+    """Read one run directory or result file.
 
+    The labels are based on this run alone. `read_results` extends them where runs differ in other settings.
+
+    Raises:
+        FileFormatError: if it is not the result of an `rpsp train` run.
+    """
     try:
         if source.is_file():
             content = read_json(source)
@@ -280,7 +217,7 @@ def read_result(source: Path) -> Result:
             versions=dict(versions),
             iterations=iterations,
             finished=finished,
-            failure="" if finished else _printable(failure),
+            failure="" if finished else printable(failure),
             seconds=float(seconds),
             source=source,
             **curves,
@@ -291,13 +228,13 @@ def read_result(source: Path) -> Result:
 
 
 def _sources(paths: Iterable[str | Path]) -> Iterator[Path]:
-    """The run directories and result files that there are."""
+    """Yield all run directories and result files."""
     for path in paths:
         if Path(path).is_file():
             yield Path(path)
         elif not Path(path).is_dir():
             raise UsageError(
-                f"directories: {str(path)!r} does not exist; give run directories, or one that holds them."
+                f"directories: {str(path)!r} does not exist; give run directories, or one that contains them."
             )
         for directory, within, files in os.walk(path):
             if "config.json" in files and not {"metrics.jsonl", "failure.txt"}.isdisjoint(files):
@@ -311,16 +248,16 @@ def _sources(paths: Iterable[str | Path]) -> Iterator[Path]:
 _WANTED: tuple[str, ...] = (
     "mean_return", "total_samples", "persistence_error", "prediction_error", "steps_per_second",
 )  # fmt: skip
-"""What is read of an iteration, in the order in which `training` writes it."""
+"""Values read from the record of an iteration, in the order in which training writes them."""
 _near = r"[^\n]*?".join(rf'"{name}": ([^,}}\s]+)' for name in _WANTED[:-1])
 _LINE = re.compile(rf'{_near}[^\n]*"{_WANTED[-1]}": ([^,}}\s]+)'.encode())
 
 
 def _read_metrics(data: bytes, path: Path) -> tuple[dict[str, np.ndarray], float]:
-    """The curves in metrics.jsonl, and the seconds spent; a last line that was cut off is not one.
+    """Return the curves in metrics.jsonl and the computing time in seconds. An incomplete last line is ignored.
 
-    The few numbers wanted are picked out of the bytes, which takes a third of the time of reading every line as JSON.
-    Where they are not found in every line, it is read as JSON after all, which tells what is wrong.
+    A regular expression extracts the values, which takes a third of the time of parsing each line as JSON. If it does
+    not match every line, the lines are parsed as JSON, which gives a precise error message.
     """
     data = data[: data.rfind(b"\n") + 1]
     first, _, rest = data.partition(b"\n")
@@ -344,20 +281,21 @@ def _read_metrics(data: bytes, path: Path) -> tuple[dict[str, np.ndarray], float
 
 
 def seconds_of(record: Mapping[str, float | int]) -> float:
-    """What an iteration, or the beginning, took."""
+    """Return the computing time of an iteration or of the initialisation."""
     return sum((value for name, value in record.items() if name.endswith("_seconds")), 0.0)
 
 
 def _parsed(line: bytes, path: Path, number: int) -> list[float]:
-    """What is wanted of a line of any layout."""
+    """Parse one line of metrics.jsonl and return the values of `_WANTED`."""
     try:
         record = _record(line, path, number)
         return [float(record[name]) for name in _WANTED]
     except (KeyError, TypeError, ValueError) as error:
-        raise FileFormatError(f"{path}: line {number} is not of an iteration ({error}).") from error
+        raise FileFormatError(f"{path}: line {number} is not the record of an iteration ({error}).") from error
 
 
 def _record(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    """Parse one line of metrics.jsonl as a JSON object."""
     try:
         record = json.loads(line)
     except ValueError as error:
@@ -368,17 +306,14 @@ def _record(line: bytes, path: Path, number: int) -> dict[str, Any]:
 
 
 def _age(result: Result) -> tuple[int, float]:
+    """Return a sort key: length of the run, then modification time."""
     metrics = result.source / "metrics.jsonl"
     return len(result.returns), (metrics if metrics.exists() else result.source).stat().st_mtime
 
 
 def _pair(result: Result) -> dict[str, str]:
+    """Return the versions of rpsp and jax, if known."""
     return {name: result.versions[name] for name in ("rpsp", "jax") if name in result.versions}
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Writing
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def write_result(result: Result, directory: str | Path) -> Path:
@@ -393,8 +328,6 @@ def write_result(result: Result, directory: str | Path) -> Path:
     Returns:
         The path of the file: directory/TASK/METHOD/SEED.json.
     """
-    from rpsp.data.files import write_bytes
-
     task, method = slug(result.task), slug(result.method)
     path = Path(directory, task, method, f"{result.seed}.json")
     content = {
@@ -417,12 +350,12 @@ def write_result(result: Result, directory: str | Path) -> Path:
 
 
 def _rounded(values: np.ndarray, digits: int) -> list[float | None]:
-    """To so many significant digits; what is not finite has no number in JSON."""
+    """Round to significant digits. NaN and infinite values become None, because JSON has no number for them."""
     return [float(f"{v:.{digits}g}") if np.isfinite(v) else None for v in values.tolist()]
 
 
 def long_table(results: Sequence[Result]) -> dict[str, list[Any]]:
-    """Every iteration of every result, as the columns of one long table."""
+    """Return all iterations of all results as the columns of one long table."""
     lengths = [len(result.returns) for result in results]
     table = {
         name: [getattr(r, name) for r, n in zip(results, lengths, strict=True) for _ in range(n)]
@@ -436,22 +369,22 @@ def long_table(results: Sequence[Result]) -> dict[str, list[Any]]:
 
 
 def write_csv(table: Mapping[str, Sequence[Any]], path: str | Path) -> None:
-    """The columns of a table as CSV; a number that is not known is left empty."""
-    from rpsp.data.files import write_bytes
-
+    """Write the columns of a table as CSV. NaN values are left empty."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(table)
     for row in zip(*table.values(), strict=True):
-        writer.writerow(None if value != value else value for value in row)  # nan is not itself
+        writer.writerow(None if value != value else value for value in row)  # NaN is not equal to itself
     write_bytes(Path(path), file.getvalue().encode())
 
 
 def write_parquet(table: Mapping[str, Sequence[Any]], path: str | Path) -> None:
-    """The columns of a table as Parquet (extra `parquet`)."""
-    from rpsp.data.files import write_bytes
+    """Write the columns of a table as Parquet. Requires the extra `parquet`.
 
-    try:
+    Raises:
+        UsageError: if pyarrow is not installed.
+    """
+    try:  # an optional extra
         import pyarrow  # pyright: ignore[reportMissingImports]
         import pyarrow.parquet  # pyright: ignore[reportMissingImports]
     except ImportError as error:

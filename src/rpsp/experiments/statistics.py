@@ -1,4 +1,4 @@
-"""Arrays in, numbers out: what a comparison of runs rests on. Knows no files and no methods."""
+"""Statistics for comparing runs, as functions of arrays. This module does not depend on files or methods."""
 
 from __future__ import annotations
 
@@ -7,23 +7,29 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import stdtr, stdtrit
 
 Numbers = np.ndarray | np.floating[Any]
-"""One number, or one for each of what was given."""
+"""A single number, or one number per entry of the leading axes."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Of one run
+# One run
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 def area_under_curve(returns: Float[np.ndarray, "... iteration"]) -> Numbers:
-    """As in the paper: the sum over iterations of the mean return."""
+    """Return the sum of the mean returns over iterations, as defined in the paper."""
     return np.sum(returns, axis=-1)
 
 
 def final_return(returns: Float[np.ndarray, "... iteration"], last: int = 10) -> Numbers:
-    """The mean over the last ten iterations, or however many there are."""
+    """Return the mean return of the last iterations.
+
+    Args:
+        returns: mean return of each iteration.
+        last: number of iterations to average. If there are fewer, all are averaged.
+    """
     return np.mean(returns[..., -last:], axis=-1)
 
 
@@ -33,7 +39,17 @@ def samples_to_reach(
     returns: Float[np.ndarray, " iteration"],
     window: int = 1,
 ) -> float:
-    """Environment steps until the mean return over `window` iterations first reaches a threshold; nan if it never does."""
+    """Return the number of environment steps until the mean return first reaches a threshold.
+
+    Args:
+        threshold: the return to reach.
+        steps: environment steps at the end of each iteration.
+        returns: mean return of each iteration.
+        window: number of iterations over which the return is averaged.
+
+    Returns:
+        The number of steps, or NaN if the threshold is never reached.
+    """
     if len(returns) < window:
         return np.nan
     smooth = np.convolve(returns, np.ones(window) / window, mode="valid")
@@ -44,29 +60,38 @@ def samples_to_reach(
 def return_at(
     total: float, steps: Float[np.ndarray, " iteration"], returns: Float[np.ndarray, " iteration"], last: float = 0.1
 ) -> float:
-    """The mean return of the iterations that end within the last tenth of so many environment steps; nan if too few were
-    done.
+    """Return the mean return after a number of environment steps.
 
-    For runs whose iterations differ in length, as those of different libraries.
+    Averages the iterations that end within the last fraction of these steps. Use it to compare runs whose iterations
+    differ in length, such as those of different libraries.
+
+    Args:
+        total: number of environment steps.
+        steps: environment steps at the end of each iteration.
+        returns: mean return of each iteration.
+        last: fraction of `total` to average over.
+
+    Returns:
+        The mean return, or NaN if the run has fewer than `total` steps.
     """
     within = (steps > (1 - last) * total) & (steps <= total)
     return float(np.mean(returns[within])) if within.any() and steps[-1] >= total else np.nan
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Of the runs of a method
+# Runs of one method
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 def mean_and_error(values: Float[np.ndarray, "n ..."]) -> tuple[Numbers, Numbers]:
-    """The mean over runs and its standard error, s / √n, which one run does not tell (nan)."""
+    """Return the mean over runs and its standard error, s / √n. The error is NaN for a single run."""
     n = len(values)
     error = np.std(values, axis=0, ddof=1) / np.sqrt(n) if n > 1 else np.full(np.shape(values)[1:], np.nan)
     return np.mean(values, axis=0), error
 
 
 def iqm(values: Float[np.ndarray, "... n"]) -> Numbers:
-    """The interquartile mean: without the lowest and the highest quarter, rounded down."""
+    """Return the interquartile mean: the mean without the lowest and the highest ⌊n / 4⌋ values."""
     n = np.shape(values)[-1]
     out = n // 4
     return np.mean(np.sort(values, axis=-1)[..., out : n - out], axis=-1)
@@ -80,9 +105,17 @@ def bootstrap_interval(
     resamples: int = 2000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """A percentile interval of a statistic of all values, by resampling runs within each stratum (a task).
+    """Compute a percentile bootstrap interval by resampling runs within each stratum.
 
-    A single run in every stratum has nothing to resample: the interval is nan.
+    Args:
+        strata: values of the runs, one array per stratum (task).
+        statistic: function of the values of all strata, along the last axis.
+        level: confidence level.
+        resamples: number of bootstrap samples.
+        seed: seed of the random numbers.
+
+    Returns:
+        Lower and upper bound. NaN if no stratum has more than one run.
     """
     if max(map(len, strata)) < 2:
         return np.nan, np.nan
@@ -93,31 +126,34 @@ def bootstrap_interval(
 
 
 class Selection(NamedTuple):
-    """What a selection chose, and from how many."""
+    """The selected candidate and the number of candidates."""
 
     name: str
     candidates: int
 
 
 def select_best(returns: Mapping[str, Float[np.ndarray, "run iteration"]]) -> Selection:
-    """The paper's model selection: the candidate whose mean area under the curve is highest; the first, on a tie."""
+    """Select the candidate with the largest mean area under the curve, as the paper does. The first one wins a tie."""
     areas = {name: float(np.mean(area_under_curve(curves))) for name, curves in returns.items()}
     return Selection(max(areas, key=lambda name: areas[name]), len(areas))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Of one method against another
+# Two methods
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 def probability_of_improvement(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " m"]) -> float:
-    """How often a run of x beats a run of y, P(x > y) + P(x = y) / 2: the Mann-Whitney statistic over n m."""
+    """Return the probability that a run of x beats a run of y, P(x > y) + P(x = y) / 2.
+
+    This is the Mann-Whitney statistic divided by n m.
+    """
     difference = np.sign(np.subtract.outer(x, y))
     return float(np.mean(difference + 1) / 2)
 
 
 class Welch(NamedTuple):
-    """Welch's t-test of equal means."""
+    """Result of Welch's t-test: t statistic, degrees of freedom and two-sided p-value."""
 
     t: float
     dof: float
@@ -125,13 +161,19 @@ class Welch(NamedTuple):
 
 
 def welch(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " m"]) -> Welch:
-    """Welch's t-test: two samples of unequal variances, two-sided. With a single run on a side there is none (nan).
+    """Test whether two samples with unequal variances have equal means (Welch's two-sided t-test).
 
-    t = (x̄ - ȳ) / √(a + b) with a = s_x² / n, b = s_y² / m, and (a + b)² / (a² / (n - 1) + b² / (m - 1)) degrees of
-    freedom. Runs that do not vary at all differ for certain or not at all.
+    t = (x̄ - ȳ) / √(a + b) with a = s_x² / n and b = s_y² / m. The degrees of freedom are
+    (a + b)² / (a² / (n - 1) + b² / (m - 1)).
+
+    Args:
+        x: n values, with mean x̄ and variance s_x².
+        y: m values, with mean ȳ and variance s_y².
+
+    Returns:
+        The test. All fields are NaN if a sample has a single value. If both variances are zero, p is 0 for different
+        means and 1 for equal means.
     """
-    from scipy.special import stdtr
-
     if min(len(x), len(y)) < 2:
         return Welch(np.nan, np.nan, np.nan)
     difference, error, dof = _difference(x, y)
@@ -142,16 +184,14 @@ def welch(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " m"]) -> Welch:
 
 
 def _difference(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
-    """Of the means, its standard error, and the degrees of freedom (nan where nothing varies)."""
+    """Return the difference of the means, its standard error and the degrees of freedom (NaN without variance)."""
     a, b = (float(np.var(v, ddof=1)) / len(v) for v in (x, y))
     dof = (a + b) ** 2 / (a**2 / (len(x) - 1) + b**2 / (len(y) - 1)) if a + b else np.nan
     return float(np.mean(x) - np.mean(y)), float(np.sqrt(a + b)), dof
 
 
 def welch_interval(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " m"], level: float = 0.95) -> tuple[float, float]:
-    """The interval of x̄ - ȳ that Welch's test does not reject; nan with a single run on a side."""
-    from scipy.special import stdtrit
-
+    """Return the confidence interval of x̄ - ȳ that belongs to Welch's test. NaN if a sample has a single value."""
     if min(len(x), len(y)) < 2:
         return np.nan, np.nan
     difference, error, dof = _difference(x, y)
@@ -160,10 +200,10 @@ def welch_interval(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " m"], level
 
 
 def holm(p: Float[np.ndarray, " test"]) -> Float[np.ndarray, " test"]:
-    """Holm's correction: p-values that may each be held against the level, however many tests there are.
+    """Adjust p-values for multiple tests (Holm's step-down method).
 
-    The i-th smallest of m becomes its product with m - i (i from 0), and no less than any smaller one's. A test that
-    could not be made (nan) is not counted.
+    The i-th smallest of m p-values is multiplied by m - i (i from 0), limited to 1, and never falls below the adjusted
+    value of a smaller one. NaN values are not counted as tests.
     """
     corrected = np.full(np.shape(p), np.nan)
     made = np.flatnonzero(~np.isnan(p))

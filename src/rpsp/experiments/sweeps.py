@@ -36,9 +36,10 @@ from rpsp.experiments.config import (
     setting_names,
 )
 from rpsp.experiments.files import read_json
+from rpsp.experiments.labels import flat_settings, method_label, slug, task_label
 from rpsp.experiments.methods import METHODS
 from rpsp.experiments.pool import Beat, Failure, Job, cores, done, run_here
-from rpsp.experiments.results import flat_settings, method_label, seconds_of, slug, task_label
+from rpsp.experiments.results import seconds_of
 
 ELSEWHERE = {
     **dict.fromkeys(("env", "envs", "environments", "task"), "tasks names them"),
