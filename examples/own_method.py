@@ -78,7 +78,7 @@ def tracking(settings: MethodSettings) -> Belief:
     """Readings trusted wholly at first, then backpropagation through time on the exploration's prediction error."""
 
     def initialise(batch: Batch, held: Batch, rng: np.random.Generator, key: Array) -> AbstractFilter:
-        first = Tracker(jnp.array([1.0, 1.0]), jnp.zeros((batch.performed.shape[-1], batch.observations.shape[-1])))
+        first = Tracker(jnp.array([1.0, 1.0]), jnp.zeros((batch.actions.shape[-1], batch.observations.shape[-1])))
         return refine(first, batch, held, key=key).filter
 
     return Belief(initialise)

@@ -16,20 +16,21 @@ from rpsp.data.episodes import Episode
 class Batch(eqx.Module):
     """Whole episodes packed into rows with start marks: few shapes, and no row per episode.
 
-    Entry t of a row is a step: what was known before it (`seen`, `executed`), what was done (`actions`), what came of it
-    (`observations`, `rewards`). A state that has filtered in `seen` and `executed` is the *pre-state* q_t of the step.
+    Entry t of a row is a step: what was known before it (`previous_observations`,
+    `previous_actions`), what was done (`actions`), what came of it
+    (`observations`, `rewards`). A state that has filtered in both of the former is the *pre-state* q_t of the step.
     Entries outside `mask` are filler; they carry start marks so that no state drifts there.
     """
 
     starts: Bool[Numbers, "row time"]
     """True where an episode begins: there q_t = f(q_0, 0, reset observation), elsewhere f(q_{t-1}, a_{t-1}, o_{t-1})."""
-    seen: Float[Numbers, "row time obs"]
+    previous_observations: Float[Numbers, "row time obs"]
     """o_{t-1}; at a start the reset observation."""
-    executed: Float[Numbers, "row time act"]
+    previous_actions: Float[Numbers, "row time act"]
     """a_{t-1} as the environment got it (clipped); 0 at a start."""
-    actions: Float[Numbers, "row time act"]
+    drawn_actions: Float[Numbers, "row time act"]
     """a_t as the policy drew it."""
-    performed: Float[Numbers, "row time act"]
+    actions: Float[Numbers, "row time act"]
     """a_t as the environment got it (clipped): what predictions condition on."""
     observations: Float[Numbers, "row time obs"]
     """o_t."""
@@ -73,10 +74,10 @@ def pack(
 
     batch = Batch(
         starts=empty(dtype=bool),
-        seen=empty(obs),
-        executed=empty(act),
+        previous_observations=empty(obs),
+        previous_actions=empty(act),
+        drawn_actions=empty(act),
         actions=empty(act),
-        performed=empty(act),
         observations=empty(obs),
         rewards=empty(),
         ends=empty(dtype=bool),
@@ -87,11 +88,11 @@ def pack(
     for i, (episode, row, first) in enumerate(zip(episodes, row_of, offset, strict=True)):
         last = first + len(episode)
         here = (row, slice(first, last))
-        batch.seen[here] = episode.observations[:-1]
+        batch.previous_observations[here] = episode.observations[:-1]
         batch.observations[here] = episode.observations[1:]
-        batch.executed[row, first + 1 : last] = episode.actions[:-1]
-        batch.performed[here] = episode.actions
-        batch.actions[here] = episode.actions if episode.drawn is None else episode.drawn
+        batch.previous_actions[row, first + 1 : last] = episode.actions[:-1]
+        batch.actions[here] = episode.actions
+        batch.drawn_actions[here] = episode.actions if episode.drawn_actions is None else episode.drawn_actions
         if episode.rewards is not None:
             batch.rewards[here] = episode.rewards
         batch.starts[row, first] = True
@@ -111,9 +112,11 @@ def unpack(batch: Batch) -> list[Episode]:
         first = last - np.argmax(batch.starts[row, last::-1])
         here = (row, slice(first, last + 1))
         truncated = bool(batch.truncated[row, last])
-        seen = np.concatenate([batch.seen[row, first : first + 1], batch.observations[here]])
-        drawn = batch.actions[here]
-        episodes.append(Episode(seen, batch.performed[here], batch.rewards[here], drawn, not truncated, truncated))
+        observations = np.concatenate([batch.previous_observations[row, first : first + 1], batch.observations[here]])
+        drawn_actions = batch.drawn_actions[here]
+        episodes.append(
+            Episode(observations, batch.actions[here], batch.rewards[here], drawn_actions, not truncated, truncated)
+        )
     return episodes
 
 

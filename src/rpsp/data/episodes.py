@@ -20,14 +20,14 @@ from rpsp.errors import UsageError
 class Episode:
     """One episode: T + 1 observations, the reset observation first, and T actions.
 
-    `actions` are those the environment executed (clipped); `drawn` are the policy's own, before clipping, where they
+    `actions` are those the environment executed (clipped); `drawn_actions` are the policy's own, before clipping, where they
     differ.
     """
 
     observations: Float[np.ndarray, "time_plus_1 obs"]
     actions: Float[np.ndarray, "time act"]
     rewards: Float[np.ndarray, " time"] | None = None
-    drawn: Float[np.ndarray, "time act"] | None = None
+    drawn_actions: Float[np.ndarray, "time act"] | None = None
     terminated: bool = False
     truncated: bool = True
 
@@ -75,7 +75,7 @@ def as_episodes(recordings: Any) -> list[Episode]:
         if len(actions) == 0:
             raise UsageError(f"episodes[{i}]: has no step; leave out episodes without actions.")
         if isinstance(recording, Episode):
-            for name in ("rewards", "drawn"):
+            for name in ("rewards", "drawn_actions"):
                 beside = getattr(recording, name)
                 if beside is not None and len(beside) != len(actions):
                     raise UsageError(f"episodes[{i}].{name}: has {len(beside)} entries for {len(actions)} actions.")
@@ -148,7 +148,7 @@ def _part(episode: Episode, first: int, last: int) -> Episode:
         observations=episode.observations[first : last + 1],
         actions=episode.actions[here],
         rewards=None if episode.rewards is None else episode.rewards[here],
-        drawn=None if episode.drawn is None else episode.drawn[here],
+        drawn_actions=None if episode.drawn_actions is None else episode.drawn_actions[here],
         terminated=episode.terminated and whole,
         truncated=episode.truncated or not whole,
     )

@@ -20,7 +20,7 @@ class Stored(NamedTuple):
     start: Bool[Array, " capacity"]
     seen: Float[Array, "capacity obs"]
     executed: Float[Array, "capacity act"]
-    """Start, seen and executed as in `Batch`: what the state was made of."""
+    """Start, seen and executed: starts, previous observations and actions of a `Batch`, which the state was made of."""
     action: Float[Array, "capacity act"]
     """As the policy drew it."""
     performed: Float[Array, "capacity act"]
@@ -50,10 +50,10 @@ def store(stored: Stored, steps: Int[Array, ""], batch: Batch, states: Float[Arr
     new = Stored(
         states,
         jnp.asarray(batch.starts),
-        jnp.asarray(batch.seen),
-        jnp.asarray(batch.executed),
+        jnp.asarray(batch.previous_observations),
+        jnp.asarray(batch.previous_actions),
+        jnp.asarray(batch.drawn_actions),
         jnp.asarray(batch.actions),
-        jnp.asarray(batch.performed),
         jnp.asarray(batch.observations),
         jnp.asarray(batch.rewards),
         jnp.asarray(batch.ends) & ~jnp.asarray(batch.truncated),

@@ -50,17 +50,17 @@ class WindowIndex:
         return len(self.steps)
 
     def cut(self, steps: Int[np.ndarray, " m"]) -> Windows:
-        seen, executed = flat(self.batch.seen), flat(self.batch.executed)
-        observations, performed = flat(self.batch.observations), flat(self.batch.performed)
+        previous = flat(self.batch.previous_observations), flat(self.batch.previous_actions)
+        observations, actions = flat(self.batch.observations), flat(self.batch.actions)
         ahead = steps[:, None] + np.arange(self.future + 1)
         return Windows(
-            history=history(seen, executed, steps, self.since_start[steps], self.past, self.padded),
+            history=history(*previous, steps, self.since_start[steps], self.past, self.padded),
             observation=observations[steps].astype(np.float64),
-            action=performed[steps].astype(np.float64),
+            action=actions[steps].astype(np.float64),
             future_observations=_side_by_side(observations, ahead[:, :-1]),
-            future_actions=_side_by_side(performed, ahead[:, :-1]),
+            future_actions=_side_by_side(actions, ahead[:, :-1]),
             shifted_observations=_side_by_side(observations, ahead[:, 1:]),
-            shifted_actions=_side_by_side(performed, ahead[:, 1:]),
+            shifted_actions=_side_by_side(actions, ahead[:, 1:]),
         )
 
     def chunks(self) -> Iterator[tuple[Int[np.ndarray, " m"], Windows]]:
@@ -113,8 +113,8 @@ def steps_left(batch: Batch) -> Int[np.ndarray, " row_time"]:
 
 
 def history(
-    seen: Float[np.ndarray, "row_time obs"],
-    executed: Float[np.ndarray, "row_time act"],
+    previous_observations: Float[np.ndarray, "row_time obs"],
+    previous_actions: Float[np.ndarray, "row_time act"],
     steps: Int[np.ndarray, " n"],
     since: Int[np.ndarray, " n"],
     past: int,
@@ -122,9 +122,10 @@ def history(
 ) -> Float[np.ndarray, "n history"]:
     """h_t: the last `past` observations and actions before each step, padded at an episode's start."""
     back = np.arange(past - 1, -1, -1)
-    # Positions before the start all point at the start: its `seen` is the reset observation, its `executed` is 0.
+    # Positions before the start all point at the start, whose previous observation is the reset observation and whose
+    # previous action is 0.
     behind = steps[:, None] - np.minimum(back, since[:, None])
-    parts = [_side_by_side(seen, behind), _side_by_side(executed, behind)]
+    parts = [_side_by_side(previous_observations, behind), _side_by_side(previous_actions, behind)]
     if padded:
         parts.append(np.minimum(since[:, None] + 1, past) / past)
     return np.concatenate(parts, axis=1)
@@ -132,9 +133,9 @@ def history(
 
 def histories(batch: Batch, past: int) -> Iterator[tuple[Int[np.ndarray, " m"], Float[np.ndarray, "m history"]]]:
     """The padded h_t of every step of a batch, a bounded number at a time, with the steps' flat positions."""
-    since, seen, executed = since_start(batch), flat(batch.seen), flat(batch.executed)
+    since, previous = since_start(batch), (flat(batch.previous_observations), flat(batch.previous_actions))
     for steps in chunked(np.flatnonzero(flat(batch.mask))):
-        yield steps, history(seen, executed, steps, since[steps], past, padded=True)
+        yield steps, history(*previous, steps, since[steps], past, padded=True)
 
 
 def chunked(steps: Int[np.ndarray, " n"]) -> Iterator[Int[np.ndarray, " m"]]:

@@ -79,15 +79,15 @@ def trainable(tree: Any) -> Any:
 def step(
     filter: AbstractFilter,
     q: Float[Array, " q"],
-    executed: Float[Array, " act"],
-    seen: Float[Array, " obs"],
+    previous_action: Float[Array, " act"],
+    previous_observation: Float[Array, " obs"],
     start: Bool[Array, ""],
 ) -> Float[Array, " q"]:
     """q_t from q_{t-1}, or from q_0 where an episode starts. The one step that acting and training share.
 
     At a start the reset observation is filtered in as if a null action had caused it: q_1 = f(q_0, 0, o_0).
     """
-    prepared = filter.prepare(jnp.where(start, 0.0, executed), seen)
+    prepared = filter.prepare(jnp.where(start, 0.0, previous_action), previous_observation)
     return filter.advance(jnp.where(start, filter.init(), q), prepared)
 
 
@@ -103,8 +103,8 @@ def unroll(
         initial = jnp.broadcast_to(filter.init(), (rows, filter.size))
 
     starts = jnp.asarray(batch.starts)
-    executed = jnp.where(starts[..., None], 0.0, batch.executed)
-    prepared = _of_each_step(filter.prepare, executed, jnp.asarray(batch.seen))
+    previous_actions = jnp.where(starts[..., None], 0.0, batch.previous_actions)
+    prepared = _of_each_step(filter.prepare, previous_actions, jnp.asarray(batch.previous_observations))
 
     def scanned(q: Array, at: tuple) -> tuple[Array, Array]:
         prepared, start = at
@@ -183,7 +183,7 @@ def one_step_error(filter: AbstractFilter, batch: Batch) -> float:
 
 @eqx.filter_jit
 def _one_step(filter: AbstractFilter, batch: Batch) -> Float[Array, "row time obs"]:
-    return predictions(filter, unroll(filter, batch), jnp.asarray(batch.performed)) - batch.observations
+    return predictions(filter, unroll(filter, batch), jnp.asarray(batch.actions)) - batch.observations
 
 
 def forecast(
@@ -235,5 +235,5 @@ def prediction_loss(
 
     The paper's M are the episodes of a batch: `per=batch.ends`. Unless told, the mean is over steps.
     """
-    errors = predictions(filter, states, jnp.asarray(batch.performed)) - batch.observations
+    errors = predictions(filter, states, jnp.asarray(batch.actions)) - batch.observations
     return masked_mean(jnp.sum(errors**2, axis=-1), jnp.asarray(batch.mask), per=per)

@@ -29,7 +29,7 @@ def forecasts(filter: AbstractFilter, batch: Batch, horizon: int, *, most: int =
         steps = np.sort(np.random.default_rng(seed).choice(steps, most, replace=False))
     ahead = steps[:, None] + np.arange(horizon)
     states = flat(compiled_unroll(filter, batch))[steps]
-    predicted = compiled_forecast(filter, states, flat(batch.performed)[ahead])
+    predicted = compiled_forecast(filter, states, flat(batch.actions)[ahead])
     return Forecasts(np.asarray(predicted), flat(batch.observations)[ahead])
 
 

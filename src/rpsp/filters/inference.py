@@ -181,8 +181,8 @@ def _stage1(
         X = np.concatenate([h, np.ones((len(h), 1)), w.future_actions], axis=1)
         if X.shape[1] > MOST_INPUTS:
             raise UsageError(
-                f"observations: {batch.seen.shape[-1]} numbers with past={settings.past} make {X.shape[1]} inputs of a "
-                f"regression, more than {MOST_INPUTS}; observe fewer (observe=...), take a smaller past, or a method "
+                f"observations: {batch.observations.shape[-1]} numbers with past={settings.past} make {X.shape[1]} inputs "
+                f"of a regression, more than {MOST_INPUTS}; observe fewer (observe=...), take a smaller past, or a method "
                 "without such a regression (fm2, gru32)."
             )
         equations = equations or NormalEquations(X.shape[1], w.future_observations.shape[1])
@@ -318,15 +318,17 @@ class _Steps:
 
     def reset(self, steps: np.ndarray) -> np.ndarray:
         """[1, o_0], from which x_1 follows."""
-        return np.insert(flat(self.batch.seen)[steps].astype(np.float64), 0, 1.0, axis=1)
+        return np.insert(flat(self.batch.previous_observations)[steps].astype(np.float64), 0, 1.0, axis=1)
 
     def moved(self, states: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """1/(t-1) and [x_{t-1}, a_{t-1}, o_{t-1}], from which x_t follows."""
-        return _aged(states[steps - 1], flat(self.batch.executed)[steps], flat(self.batch.seen)[steps])
+        return _aged(
+            states[steps - 1], flat(self.batch.previous_actions)[steps], flat(self.batch.previous_observations)[steps]
+        )
 
     def acted(self, states: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """1/t and [x_t, a_t], from which o_t follows."""
-        return _aged(states[steps], flat(self.batch.performed)[steps])
+        return _aged(states[steps], flat(self.batch.actions)[steps])
 
 
 def _aged(states: np.ndarray, *beside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

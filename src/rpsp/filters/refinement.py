@@ -129,8 +129,8 @@ def with_futures(filter: AbstractFilter, batch: Batch) -> tuple[Batch, Futures |
     if not isinstance(filter, KernelBayesFilter):
         return batch, None
     k = filter.future_length
-    performed, observations = np.asarray(batch.performed), np.asarray(batch.observations)
-    return batch, Futures(stack_future(performed, k), stack_future(observations, k), future_mask(batch, k))
+    actions, observations = np.asarray(batch.actions), np.asarray(batch.observations)
+    return batch, Futures(stack_future(actions, k), stack_future(observations, k), future_mask(batch, k))
 
 
 def _loss(filter: AbstractFilter, states: Array, data: tuple[Batch, Futures | None]) -> Float[Array, ""]:

@@ -77,11 +77,11 @@ def fit_autoregression(
     rng: np.random.Generator,
 ) -> Autoregression:
     """Ridge from [1, h_t, a_t] (and Fourier features of it) to o_t; the ridge is chosen on held-out episodes."""
-    performed, observations = flat(batch.performed).astype(np.float64), flat(batch.observations).astype(np.float64)
+    actions, observations = flat(batch.actions).astype(np.float64), flat(batch.observations).astype(np.float64)
     features: FeatureMap = Nothing()
     equations = None
     for steps, h in histories(batch, past):
-        x = np.concatenate([h, performed[steps]], axis=1)
+        x = np.concatenate([h, actions[steps]], axis=1)
         if equations is None:
             if frequencies:
                 width = kernel_width(x, 95.0, rng=rng)
@@ -89,7 +89,7 @@ def fit_autoregression(
             equations = NormalEquations(_inputs(x[:1], features).shape[1], observations.shape[1])
         equations.add(_inputs(x, features), observations[steps])
     assert equations is not None  # a batch has at least one step
-    fitted = [to_float32(Autoregression(equations.solve(r), past, performed.shape[1], features)) for r in ridges]
+    fitted = [to_float32(Autoregression(equations.solve(r), past, actions.shape[1], features)) for r in ridges]
     return min(fitted, key=lambda filter: one_step_error(filter, held_out))
 
 
@@ -101,6 +101,6 @@ def persistence(observations: int, actions: int) -> ObservationWindow:
 def mean_prediction(batch: Batch) -> ObservationWindow:
     """o_t ≈ the mean observation."""
     mean = flat(batch.observations)[flat(batch.mask)].mean(axis=0)
-    W = np.zeros((len(mean) + batch.performed.shape[-1] + 1, len(mean)))
+    W = np.zeros((len(mean) + batch.actions.shape[-1] + 1, len(mean)))
     W[-1] = mean
     return to_float32(ObservationWindow(W, 1))

@@ -97,7 +97,7 @@ def fit_tabular(batch: Batch, held_out: Batch, settings: TabularSettings | None 
     best: the rank of the system.
     """
     settings = settings or TabularSettings()
-    symbols, actions = batch.observations.shape[-1], batch.performed.shape[-1]
+    symbols, actions = batch.observations.shape[-1], batch.actions.shape[-1]
     o_k, a_k = symbols**settings.future, actions**settings.future
     if (entries := o_k * a_k * symbols * o_k * actions * a_k) > MAX_ENTRIES:
         raise UsageError(

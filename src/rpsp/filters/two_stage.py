@@ -151,10 +151,10 @@ def fit_predictions(filter: KernelBayesFilter, batch: Batch, ridge: float) -> Ke
     """
     filter = to_float64(filter)
     states = flat(compiled_unroll(filter, batch)).astype(np.float64)
-    performed, observations = flat(batch.performed).astype(np.float64), flat(batch.observations).astype(np.float64)
+    actions, observations = flat(batch.actions).astype(np.float64), flat(batch.observations).astype(np.float64)
     one_step, horizon = NormalEquations(*filter.W_pred.shape), NormalEquations(*filter.W_hor.shape)
     for steps in chunked(np.flatnonzero(flat(batch.mask))):
-        one_step.add(outer(states[steps], filter.phi_a(performed[steps])), observations[steps])
+        one_step.add(outer(states[steps], filter.phi_a(actions[steps])), observations[steps])
     for steps, w in window_index(batch, 1, filter.future_length).chunks():
         horizon.add(outer(states[steps], filter.psi_a(w.future_actions)), w.future_observations)
     solved = one_step.solve(ridge), horizon.solve(ridge)
