@@ -32,7 +32,7 @@ def main() -> dict[str, Any]:
         spread.append(float(np.sqrt(np.mean((exact - exact.mean(axis=(0, 1))) ** 2))))
 
         def error(filter: AbstractFilter, batch=batch, exact=exact) -> float:
-            predicted = predictions(filter, compiled_unroll(filter, batch), batch.performed)
+            predicted = predictions(filter, compiled_unroll(filter, batch), batch.actions)
             return float(np.sqrt(np.mean((np.asarray(predicted) - exact) ** 2)))
 
         settings = TwoStageSettings(

@@ -68,7 +68,7 @@ def trained_policy_data(
         recorded = collect(agent, envs, scaling=scaling, samples=2 * samples, seed=seed, iteration=iterations)
     finally:
         envs.close()
-    return [replace(e, observations=scaling.decode(e.observations), drawn=None) for e in recorded.episodes]
+    return [replace(e, observations=scaling.decode(e.observations), drawn_actions=None) for e in recorded.episodes]
 
 
 def main(env_id: str, iterations: int, seed: int = 0) -> None:

@@ -51,7 +51,7 @@ def main() -> dict[str, Any]:
 def candidates(train: Batch, held: Batch) -> dict[str, AbstractFilter]:
     """Every row of the table, fitted."""
     rng, key = np.random.default_rng(0), jax.random.key(0)
-    observations, actions = train.observations.shape[-1], train.performed.shape[-1]
+    observations, actions = train.observations.shape[-1], train.actions.shape[-1]
     two_stage, inference = fit_two_stage(train, rng=rng), fit_inference(train, held, rng=rng)
     gru = GRU(32, observations, actions, key=key)
     return {

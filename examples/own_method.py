@@ -78,7 +78,7 @@ def tracking(settings: MethodSettings) -> Belief:
     """Start with gains of 1, then minimise the prediction error on exploration data through time."""
 
     def initialise(batch: Batch, held: Batch, rng: np.random.Generator, key: Array) -> AbstractFilter:
-        first = Tracker(jnp.array([1.0, 1.0]), jnp.zeros((batch.performed.shape[-1], batch.observations.shape[-1])))
+        first = Tracker(jnp.array([1.0, 1.0]), jnp.zeros((batch.actions.shape[-1], batch.observations.shape[-1])))
         return refine(first, batch, held, key=key).filter
 
     return Belief(initialise)

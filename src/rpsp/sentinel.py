@@ -1,10 +1,12 @@
-"""Explain a command that ended without a word: a crash in compiled code, `os._exit` in an environment, `kill -9`.
+"""Explain a command that ended without a message: a crash in compiled code, `os._exit` in an environment, `kill -9`.
 
-`start` forks a small process before anything large is imported. It waits until the command's process is gone and then
-reads from shared memory whether that was an ordinary end (`dismiss` was called). If not, it prints one paragraph: where
-the command was and how to go on. The command keeps its process id, its signals and its exit code.
+`start` forks a small process, the sentinel, before any large import. The sentinel waits until the process of the
+command has ended. It then reads from shared memory whether the end was normal (`dismiss` was called). If not, it prints
+one paragraph: what the command was doing and how to continue. The command keeps its process id, its signals and its
+exit code.
 
-The command leaves notes in the shared memory. To note a step costs about 0.1 µs. Without a sentinel, notes do nothing.
+The command writes notes to the shared memory. Noting a step takes about 0.1 µs. Without a sentinel, notes have no
+effect.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ from contextlib import suppress
 
 SIZE = 8192
 COUNTER, DONE, PLACE, RESUME = slice(0, 8), 8, slice(64, 2048), slice(2048, SIZE)
-"""Where in the shared memory the step, the mark of an ordinary end, the place and the command to go on with lie."""
+"""Positions in the shared memory of the step, the flag of a normal end, the place and the command to continue with."""
 PULSE = 1.0
-"""Seconds between two looks at whether the command is still there, if the pipe does not say so before."""
+"""Seconds between checks whether the command is still running, unless the pipe reports its end earlier."""
 
 
 class _Shared:
-    """What the command knows of its sentinel; empty where there is none."""
+    """The command's side of the connection to its sentinel. The defaults mean that there is no sentinel."""
 
     memory: mmap.mmap | None = None
     counter: memoryview | None = None
@@ -35,7 +37,11 @@ class _Shared:
 
 
 def start() -> None:
-    """Fork the sentinel, unless there is one, the system cannot fork, or other threads run, which a fork would lose."""
+    """Fork the sentinel.
+
+    Does nothing if there is a sentinel already, if the system cannot fork, or if other threads are running, which a
+    fork would lose.
+    """
     if not hasattr(os, "fork") or _Shared.memory is not None or threading.active_count() > 1:
         return
     memory, command = mmap.mmap(-1, SIZE), os.getpid()
@@ -49,7 +55,7 @@ def start() -> None:
                 _watch(reading, memory, command)
             finally:
                 os._exit(0)
-    except OSError:  # no more processes are allowed: the command goes on without
+    except OSError:  # the limit of processes is reached: continue without a sentinel
         os.close(reading)
         os.close(writing)
         return
@@ -62,7 +68,7 @@ def start() -> None:
 
 
 def dismiss() -> None:
-    """Tell the sentinel that the command ends in an ordinary way, and wait until it is gone."""
+    """Tell the sentinel that the command ends normally, and wait at most one second until it has ended."""
     if _Shared.memory is None:
         return
     _Shared.memory[DONE] = 1
@@ -72,25 +78,25 @@ def dismiss() -> None:
         try:
             if os.waitpid(child, os.WNOHANG)[0]:
                 return
-        except ChildProcessError:  # somebody else has waited for it
+        except ChildProcessError:  # other code has waited for it
             return
         time.sleep(0.005)
 
 
 def note_place(place: str) -> None:
-    """Note which environment is being used and for what, as in "Hopper-v5, iteration 3 of seed 0"; "" for none."""
+    """Note which environment is used and for what, as in "Hopper-v5, iteration 3 of seed 0". "" means none."""
     _write(PLACE, place)
     note_step(0)
 
 
 def note_step(step: int) -> None:
-    """Note which step is about to be made."""
+    """Note the number of the step that is about to be made."""
     if _Shared.counter is not None:
         _Shared.counter[0] = step
 
 
 def note_resume(command: str) -> None:
-    """Note the command that goes on with what is saved."""
+    """Note the command that continues from the saved results."""
     _write(RESUME, command)
 
 
@@ -105,31 +111,31 @@ def _read(memory: mmap.mmap, where: slice) -> str:
 
 
 def _forget() -> None:
-    """Let go of the sentinel; also in processes that the command forks, which would hold its pipe open."""
+    """Disconnect from the sentinel. Also called in processes that the command forks, which would keep the pipe open."""
     if _Shared.memory is not None:
-        with suppress(OSError):  # an environment may have closed everything
+        with suppress(OSError):  # an environment may have closed all files
             os.close(_Shared.pipe)
         _Shared.memory, _Shared.counter, _Shared.pipe = None, None, -1
 
 
 def _watch(pipe: int, memory: mmap.mmap, command: int) -> None:
-    """Wait for the end of the command; explain it unless it was ordinary."""
+    """Wait for the end of the command and print an explanation unless the end was normal."""
     os.setsid()
     for name in os.listdir("/dev/fd"):
         if int(name) not in (2, pipe):
-            with suppress(OSError):  # that of the listing itself is closed already
+            with suppress(OSError):  # the descriptor of the listing itself is closed already
                 os.close(int(name))
     while os.getppid() == command and not memory[DONE]:
-        # The end of the pipe comes at once; should another process hold it open, the parent is looked at as well.
+        # The pipe reports the end at once. Another process may keep it open, so the parent process is checked as well.
         select.select([pipe], [], [], PULSE)
         if os.getppid() == command and not memory[DONE]:
-            time.sleep(0.01)  # a pipe may end a moment before its process does
+            time.sleep(0.01)  # the pipe can close shortly before its process ends
     if not memory[DONE]:
         os.write(2, (explanation(memory) + "\n").encode(errors="replace"))
 
 
 def explanation(memory: mmap.mmap) -> str:
-    """The paragraph for a command that has left these notes."""
+    """Return the paragraph that explains the end of a command with these notes."""
     place, step = _read(memory, PLACE), int.from_bytes(memory[COUNTER], sys.byteorder)
     where = "it was not using an environment at that moment"
     if place:
@@ -137,6 +143,6 @@ def explanation(memory: mmap.mmap) -> str:
     resume = _read(memory, RESUME)
     then = f"all finished iterations are saved; go on with: {resume}" if resume else "nothing was begun"
     return (
-        "rpsp: the process ended without warning, as by a crash in compiled code, os._exit() in an environment, kill -9 or "
-        f"a lack of memory; {where}; {then}"
+        "rpsp: the process ended without warning, for example by a crash in compiled code, os._exit() in an "
+        f"environment, kill -9 or lack of memory; {where}; {then}"
     )

@@ -107,7 +107,7 @@ def test_explained_variance(batch: Batch) -> None:
 def test_policy_loss_is_averaged_over_episodes(batch: Batch) -> None:
     dists = jax.vmap(jax.vmap(Gaussian))(jnp.full((2, 6, 1), 0.5), jnp.full((2, 6, 1), -0.3))
     A = jnp.asarray(np.random.default_rng(0).standard_normal((2, 6)), jnp.float32)
-    drawn = np.asarray(batch.actions)[..., 0]
+    drawn = np.asarray(batch.drawn_actions)[..., 0]
     log_p = -((drawn - 0.5) ** 2) / (2 * np.exp(-0.6)) + 0.3 - np.log(2 * np.pi) / 2
     by_hand = -(log_p * np.asarray(A))[batch.mask].sum() / 3
     np.testing.assert_allclose(policy_loss(dists, batch, A), by_hand, rtol=1e-5)
@@ -116,7 +116,7 @@ def test_policy_loss_is_averaged_over_episodes(batch: Batch) -> None:
 def test_prediction_loss_is_averaged_over_steps_or_episodes(batch: Batch) -> None:
     """Persistence: every step's error is the change of the reading, both dimensions together."""
     filter = observation_window(1, 2, 1)
-    total = np.sum((np.asarray(batch.observations) - batch.seen)[batch.mask] ** 2)
+    total = np.sum((np.asarray(batch.observations) - batch.previous_observations)[batch.mask] ** 2)
     states = unroll(filter, batch)
     np.testing.assert_allclose(prediction_loss(filter, states, batch), total / 9, rtol=1e-5)
     np.testing.assert_allclose(
@@ -152,7 +152,7 @@ def test_divergences_are_means_over_steps(batch: Batch) -> None:
     means = np.tile(np.arange(6.0), (2, 1))[batch.mask]
     np.testing.assert_allclose(mean_kl(p, q, mask), (means**2 / 2).mean(), rtol=1e-6)
     np.testing.assert_allclose(mean_entropy(p, mask), 0.5 * np.log(2 * np.pi * np.e), rtol=1e-6)
-    assert log_probs(p, jnp.asarray(batch.actions)).shape == (2, 6)
+    assert log_probs(p, jnp.asarray(batch.drawn_actions)).shape == (2, 6)
 
 
 def test_generalised_advantages_by_hand(batch: Batch) -> None:

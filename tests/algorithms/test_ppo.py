@@ -75,7 +75,7 @@ def test_the_state_after_an_episode_that_ran_out_of_time() -> None:
     truncated = np.asarray(batch.truncated)
     assert truncated.sum() == 4 and truncated.sum(axis=1).max() > 1
     for row, t in np.argwhere(truncated):
-        given = states[row, t], jnp.asarray(batch.performed[row, t]), jnp.asarray(batch.observations[row, t])
+        given = states[row, t], jnp.asarray(batch.actions[row, t]), jnp.asarray(batch.observations[row, t])
         np.testing.assert_allclose(after[row, t], agent.filter.update(*given), rtol=1e-4, atol=1e-6)
     assert (after[~truncated] == 0).all()
 
@@ -155,7 +155,7 @@ def test_nothing_is_learned_from_filler() -> None:
     rule = ppo(**SMALL)
     expected = rule.step(agent, rule.init(agent), batch)
     filler = ~np.asarray(batch.mask)
-    for name in ("seen", "executed", "actions", "performed", "observations", "rewards"):
+    for name in ("previous_observations", "previous_actions", "drawn_actions", "actions", "observations", "rewards"):
         np.asarray(getattr(batch, name))[filler] = np.nan
     assert bits_equal(rule.step(agent, rule.init(agent), batch), expected)
 
@@ -163,7 +163,13 @@ def test_nothing_is_learned_from_filler() -> None:
 @pytest.mark.parametrize(
     ("where", "poison"),
     # The square of the last is not finite.
-    [("rewards", np.nan), ("rewards", np.inf), ("actions", np.inf), ("seen", np.nan), ("rewards", 1e30)],
+    [
+        ("rewards", np.nan),
+        ("rewards", np.inf),
+        ("drawn_actions", np.inf),
+        ("previous_observations", np.nan),
+        ("rewards", 1e30),
+    ],
 )
 def test_a_batch_that_is_not_finite_is_skipped_and_forgotten(where: str, poison: float) -> None:
     rule = ppo(**SMALL)

@@ -29,7 +29,7 @@ def episodes(rng: np.random.Generator, *lengths: int) -> list[Episode]:
             observations=rng.normal(size=(n + 1, 2)),
             actions=np.clip(rng.normal(size=(n, 1)), -1, 1),
             rewards=rng.normal(size=n),
-            drawn=np.tanh(rng.normal(size=(n, 1))),
+            drawn_actions=np.tanh(rng.normal(size=(n, 1))),
             terminated=bool(n % 2),
             truncated=not n % 2,
         )
@@ -105,7 +105,7 @@ def test_the_exploration_is_stored_as_it_was_done() -> None:
     batch = batch_of(0, 5, 4, 7)
     mask = np.asarray(batch.mask)
     memory = explored(agent, rule.init(agent), batch)
-    np.testing.assert_array_equal(in_ring(memory, "action"), np.asarray(batch.performed)[mask])
+    np.testing.assert_array_equal(in_ring(memory, "action"), np.asarray(batch.actions)[mask])
     np.testing.assert_allclose(in_ring(memory, "q"), np.asarray(compiled_unroll(agent.filter, batch))[mask], atol=1e-6)
     assert int(rule.step(agent, memory, batch_of(1, 3))[1].steps) == 19, "what is acted later comes behind it"
     much = batch_of(2, *[12] * 5)  # more than the buffer's 40

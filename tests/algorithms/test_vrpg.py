@@ -94,9 +94,9 @@ def losses_by_hand(episodes: list[Episode], discount: float) -> Callable[[Agent,
         A = jnp.asarray(R) - inputs @ jnp.linalg.lstsq(inputs, jnp.asarray(R))[0]
         policy, prediction, step = 0.0, 0.0, 0
         for episode in episodes:
-            assert episode.drawn is not None
+            assert episode.drawn_actions is not None
             for t, q in enumerate(states(agent, episode)):
-                policy -= agent.policy(q).log_prob(jnp.asarray(episode.drawn[t])) * A[step]
+                policy -= agent.policy(q).log_prob(jnp.asarray(episode.drawn_actions[t])) * A[step]
                 guess = agent.filter.predict(q, jnp.asarray(episode.actions[t]))
                 prediction += jnp.sum((guess - episode.observations[t + 1]) ** 2)
                 step += 1
@@ -149,9 +149,13 @@ def test_gradients_flow_back_within_a_segment_and_an_episode_only() -> None:
     length = 5
 
     def states(seen: jax.Array) -> jax.Array:
-        return truncated_unroll(filter, eqx.tree_at(lambda b: b.seen, batch, seen), length).sum(axis=-1)
+        return truncated_unroll(filter, eqx.tree_at(lambda b: b.previous_observations, batch, seen), length).sum(
+            axis=-1
+        )
 
-    sensitivity = np.abs(np.asarray(jax.jit(jax.jacrev(states))(batch.seen))).max(axis=-1)  # [row, t, row, s]
+    sensitivity = np.abs(np.asarray(jax.jit(jax.jacrev(states))(batch.previous_observations))).max(
+        axis=-1
+    )  # [row, t, row, s]
     for row in range(batch.shape[0]):
         episode = np.cumsum(batch.starts[row])
         for t in range(batch.shape[1]):

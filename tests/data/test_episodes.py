@@ -21,7 +21,7 @@ def numbered(lengths: list[int], obs: int = 1, act: int = 1) -> list[Episode]:
         o = 1000.0 * (i + 1) + np.arange(steps + 1)[:, None] + np.arange(obs) / 8
         a = -1000.0 * (i + 1) - np.arange(1, steps + 1)[:, None] - np.arange(act) / 8
         episodes.append(
-            Episode(o, a, rewards=a[:, 0] / 2, drawn=a + 0.0625, terminated=i % 3 == 0, truncated=i % 3 == 1)
+            Episode(o, a, rewards=a[:, 0] / 2, drawn_actions=a + 0.0625, terminated=i % 3 == 0, truncated=i % 3 == 1)
         )
     return episodes
 
@@ -33,7 +33,7 @@ def test_unpacking_gives_the_episodes_back(lengths, row_length, row_multiple):
     assert len(found) == len(given)
     for episode in found:
         expected = given[episode.observations[0, 0]]
-        for name in ("observations", "actions", "rewards", "drawn"):
+        for name in ("observations", "actions", "rewards", "drawn_actions"):
             np.testing.assert_array_equal(getattr(episode, name), getattr(expected, name))
         assert episode.truncated == (expected.truncated and not expected.terminated) != episode.terminated
 
@@ -47,28 +47,37 @@ def test_packing_keeps_every_step_once(lengths, obs, act, row_length, row_multip
     assert rows % row_multiple == 0
     found = set()
     for row, t in np.argwhere(batch.mask):
-        code = int(batch.seen[row, t, 0])
+        code = int(batch.previous_observations[row, t, 0])
         i, step = code // 1000 - 1, code % 1000
         episode = episodes[i]
         assert (i, step) not in found
         found.add((i, step))
-        np.testing.assert_array_equal(batch.seen[row, t], episode.observations[step])
+        np.testing.assert_array_equal(batch.previous_observations[row, t], episode.observations[step])
         np.testing.assert_array_equal(batch.observations[row, t], episode.observations[step + 1])
-        np.testing.assert_array_equal(batch.executed[row, t], episode.actions[step - 1] if step else np.zeros(act))
-        np.testing.assert_array_equal(batch.performed[row, t], episode.actions[step])
-        np.testing.assert_array_equal(batch.actions[row, t], episode.drawn[step])
+        np.testing.assert_array_equal(
+            batch.previous_actions[row, t], episode.actions[step - 1] if step else np.zeros(act)
+        )
+        np.testing.assert_array_equal(batch.actions[row, t], episode.actions[step])
+        np.testing.assert_array_equal(batch.drawn_actions[row, t], episode.drawn_actions[step])
         assert batch.rewards[row, t] == episode.rewards[step]
         assert batch.starts[row, t] == (step == 0)
         last = step == len(episode) - 1
         assert batch.ends[row, t] == last
         assert batch.truncated[row, t] == (last and i % 3 == 1)
         if not last:  # an episode lies in one piece
-            assert batch.seen[row, t + 1, 0] == code + 1
+            assert batch.previous_observations[row, t + 1, 0] == code + 1
     assert found == {(i, step) for i, steps in enumerate(lengths) for step in range(steps)}
     filler = ~batch.mask
     assert batch.starts[filler].all()
     assert not batch.ends[filler].any() and not batch.truncated[filler].any()
-    for x in (batch.seen, batch.executed, batch.actions, batch.performed, batch.observations, batch.rewards):
+    for x in (
+        batch.previous_observations,
+        batch.previous_actions,
+        batch.drawn_actions,
+        batch.actions,
+        batch.observations,
+        batch.rewards,
+    ):
         assert not x[filler].any()
 
 
@@ -94,9 +103,11 @@ def test_as_episodes_gives_one_form():
     assert flat.observations.shape == (4, 1) and flat.actions.shape == (3, 1)
     assert flat.observations.dtype == flat.actions.dtype == np.float64
     assert len(table) == 2
-    kept = Episode(np.zeros((3, 1)), np.ones((2, 1)), rewards=np.ones(2), drawn=np.zeros((2, 1)), terminated=True)
+    kept = Episode(
+        np.zeros((3, 1)), np.ones((2, 1)), rewards=np.ones(2), drawn_actions=np.zeros((2, 1)), terminated=True
+    )
     (again,) = as_episodes(kept)
-    assert again.rewards is kept.rewards and again.drawn is kept.drawn and again.terminated
+    assert again.rewards is kept.rewards and again.drawn_actions is kept.drawn_actions and again.terminated
 
 
 def pair(steps: int = 3, obs: int = 2, act: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -176,7 +187,7 @@ def test_the_parts_of_a_single_episode_keep_all_that_it_holds(terminated):
     episode = Episode(observations, actions, rng.normal(size=10), drawn, terminated, not terminated)
     (head,), (tail,) = split([episode], 0.3, rng=rng)
     assert (len(head), len(tail)) == (7, 3)
-    for name in ("actions", "rewards", "drawn"):
+    for name in ("actions", "rewards", "drawn_actions"):
         parts = [getattr(part, name) for part in (head, tail)]
         np.testing.assert_array_equal(np.concatenate(parts), getattr(episode, name))
     assert (head.terminated, head.truncated) == (False, True)

@@ -740,19 +740,19 @@ def test_an_exception_ends_its_row_alone_and_the_environment_is_made_anew() -> N
 @pytest.mark.parametrize(
     ("method", "change", "message"),
     [
-        ("reset", lambda returned: returned[0], r"Odd\.reset returned one ndarray; let it return observation, info"),
+        ("reset", lambda returned: returned[0], r"Odd\.reset returned one ndarray; it must return observation, info"),
         ("reset", lambda returned: (returned[0][:1], {}), r"of shape \(1,\), and its observation_space is Box.*agree"),
         (
             "step",
             lambda returned: (*returned[:3], {}),
-            "returned 4 values; let it return observation, reward, terminated",
+            "returned 4 values; it must return observation, reward, terminated",
         ),
         (
             "step",
             lambda returned: (returned[0], np.ones(1), *returned[2:]),
-            r"the reward array\(\[1\.\]\); let it be one",
+            r"the reward array\(\[1\.\]\); it must be one",
         ),
-        ("step", lambda returned: (*returned[:4], None), "returned the info None; let it be a dictionary"),
+        ("step", lambda returned: (*returned[:4], None), "returned the info None; it must be a dictionary"),
     ],
 )
 @pytest.mark.parametrize("limit", [None, 100])  # of a time limit, which takes apart what is returned before we can

@@ -183,7 +183,7 @@ def alone(tmp_path_factory):
     folder, rng = tmp_path_factory.mktemp("alone"), np.random.default_rng(1)
     folder.joinpath("act.py").write_bytes(SCRIPT.read_bytes())
     episodes, expected = {}, {}
-    seen = np.asarray(continuous().seen)[0]
+    seen = np.asarray(continuous().previous_observations)[0]
     for name, agent in cases().items():
         folder.joinpath(f"{name}.npz").write_bytes(policy_bytes(agent))
         if isinstance(agent.scaling, OneHot):

@@ -161,7 +161,9 @@ def check(name: str, run: Run) -> None:
     starts = np.argwhere(batch.starts & batch.mask)
     for episode, acted in zip(collected.episodes, collected.states, strict=True):
         ((row_, time),) = [
-            at for at in starts if np.array_equal(batch.seen[tuple(at)], episode.observations[0].astype(np.float32))
+            at
+            for at in starts
+            if np.array_equal(batch.previous_observations[tuple(at)], episode.observations[0].astype(np.float32))
         ]
         scale = max(1.0, np.abs(acted).max())
         np.testing.assert_allclose(acted, states[row_, time : time + len(episode)], atol=1e-5 * scale)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import shutil
@@ -17,9 +18,12 @@ import pytest
 from small_runs import RULES, SCALING, agent_of, assert_same, record, run_of, training_of
 
 from rpsp.algorithms.policies import Agent, CategoricalPolicy
+from rpsp.data.batches import Batch, pack
+from rpsp.data.episodes import Episode
 from rpsp.data.files import write_bytes
 from rpsp.data.scaling import OneHot
 from rpsp.errors import FileFormatError, StorageError, UsageError
+from rpsp.experiments.checkpoints import FORMAT
 from rpsp.experiments.pool import held
 from rpsp.experiments.run_directory import FILES, RunDirectory
 from rpsp.filters.base import AbstractFilter
@@ -52,6 +56,32 @@ def test_a_checkpoint_of_the_same_training_has_the_same_bytes(tmp_path: Path) ->
     paths = [RunDirectory(tmp_path / name).save(training_of(3, RULES["ppo"])) for name in "ab"]
     for file in ("state.safetensors", "manifest.json"):
         assert (paths[0] / file).read_bytes() == (paths[1] / file).read_bytes()
+
+
+def test_a_checkpoint_of_version_0_4_0_is_read_and_saved_in_the_new_format(tmp_path: Path) -> None:
+    """`fixtures/run_of_0_4_0` was written by commit 714e83f, whose batches named their fields otherwise (format 2)."""
+    old = RunDirectory(Path(__file__).parents[1] / "fixtures" / "run_of_0_4_0")
+    assert '"format": 2' in (old.checkpoints / "000007" / "manifest.json").read_text()
+    found = old.restore(RULES["trpo"])
+    assert found is not None and found[1] == []
+    training, drawn = found[0], np.linspace(-2, 2, 6)[:, None]
+    episode = Episode(np.arange(14.0).reshape(7, 2), np.clip(drawn, -1, 1), np.arange(6.0), drawn, True, False)
+    expected, (batch,) = pack([episode]), training.recent
+    for field in dataclasses.fields(Batch):
+        np.testing.assert_array_equal(getattr(batch, field.name), getattr(expected, field.name), err_msg=field.name)
+    assert training.iteration == 7 and training.samples == 700 and training.halvings == 1
+
+    new = RunDirectory(tmp_path)
+    path = new.save(training)
+    assert json.loads((path / "manifest.json").read_text())["format"] == FORMAT == 3
+    assert_same(new.read(7, RULES["trpo"]), training)
+
+
+def test_the_manifest_and_the_file_must_agree_on_the_format(tmp_path: Path) -> None:
+    path = RunDirectory(tmp_path).save(training_of(1)) / "manifest.json"
+    path.write_text(path.read_text().replace('"format": 3', '"format": 2'))
+    with pytest.raises(FileFormatError, match=r"manifest\.json: is damaged"):
+        RunDirectory(tmp_path).read(1, RULES["trpo"])
 
 
 def test_the_memory_of_another_method_is_refused(tmp_path: Path) -> None:

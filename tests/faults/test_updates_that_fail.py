@@ -52,8 +52,8 @@ CORRUPTIONS = {
     "a reward that is no number": replaced(lambda x: np.where(np.arange(x.shape[1]) == 2, np.nan, x), "rewards"),
     "infinite rewards": replaced(lambda x: x + np.inf, "rewards"),
     "rewards that add up to infinity": replaced(lambda x: np.full_like(x, 3e38), "rewards"),
-    "an exploding state": replaced(lambda x: np.full_like(x, 3e38), "seen", "observations"),
-    "actions without a probability": replaced(lambda x: np.full_like(x, 3e38), "actions"),
+    "an exploding state": replaced(lambda x: np.full_like(x, 3e38), "previous_observations", "observations"),
+    "actions without a probability": replaced(lambda x: np.full_like(x, 3e38), "drawn_actions"),
 }
 RULES = {
     "trpo": trpo(),
@@ -62,7 +62,7 @@ RULES = {
     "ppo": ppo(epochs=2, minibatch=16, hidden=(4,)),
     "alternating": in_sequence(trpo(), vrpg(select=filter_only)),
 }
-SINGULAR = trpo(baseline_ridge=0.0), replaced(np.zeros_like, "seen", "observations")
+SINGULAR = trpo(baseline_ridge=0.0), replaced(np.zeros_like, "previous_observations", "observations")
 """A regression of returns on states that are all the same, and nothing to make it regular."""
 
 

@@ -155,7 +155,7 @@ def test_unroll_equals_a_loop_over_each_episode(name):
         (episode,) = (
             e
             for e in episodes
-            if len(e) == length and np.allclose(e.observations[:-1], batch.seen[row, t : t + length])
+            if len(e) == length and np.allclose(e.observations[:-1], batch.previous_observations[row, t : t + length])
         )
         q, action = filter.init(), np.zeros(episode.actions.shape[1])
         acting = jnp.full(filter.size, 7.0)  # the state an actor has left from the episode before
@@ -174,13 +174,13 @@ def test_nothing_later_changes_a_state(name):
     t = 6
     later = np.arange(batch.shape[1]) > t
     changed = eqx.tree_at(
-        lambda b: (b.seen, b.executed, b.observations, b.performed),
+        lambda b: (b.previous_observations, b.previous_actions, b.observations, b.actions),
         batch,
         (
-            np.where(later[:, None], 1 - batch.seen, batch.seen),
-            np.where(later[:, None], 1 - batch.executed, batch.executed),
+            np.where(later[:, None], 1 - batch.previous_observations, batch.previous_observations),
+            np.where(later[:, None], 1 - batch.previous_actions, batch.previous_actions),
             1 - batch.observations,
-            1 - batch.performed,
+            1 - batch.actions,
         ),
     )
     before, after = (np.asarray(compiled_unroll(filter, b)) for b in (batch, changed))
@@ -192,7 +192,7 @@ def test_nothing_later_changes_a_state(name):
 def test_plain_jit_and_vmap_agree(name):
     filter, (batch, _) = made(name), data(name)
     states = jnp.asarray(compiled_unroll(filter, batch)[0, 3:8])
-    a, o = jnp.asarray(batch.performed[0, 3:8]), jnp.asarray(batch.observations[0, 3:8])
+    a, o = jnp.asarray(batch.actions[0, 3:8]), jnp.asarray(batch.observations[0, 3:8])
     together = jax.jit(jax.vmap(lambda q, a, o: (filter.update(q, a, o), filter.predict(q, a))))(states, a, o)
     plain = filter.update(states[0], a[0], o[0]), filter.predict(states[0], a[0])
     for i in range(len(states)):
@@ -253,7 +253,7 @@ def test_gradients_are_finite_and_spare_constants(name):
 def test_forecast_filters_its_own_predictions(name):
     filter, (batch, _) = made(name), data(name)
     q = first = jnp.asarray(compiled_unroll(filter, batch)[0, 5])
-    actions = batch.performed[0, 5:8]
+    actions = batch.actions[0, 5:8]
     expected = []
     for a in actions:
         expected.append(updated(filter, q, a, batch.observations[0, 0])[1])
@@ -267,7 +267,7 @@ def test_forecast_filters_its_own_predictions(name):
 @every_filter
 def test_one_step_error_is_the_mean_over_real_steps(name):
     filter, (batch, _) = made(name), data(name)
-    guesses = eqx.filter_jit(predictions)(filter, compiled_unroll(filter, batch), jnp.asarray(batch.performed))
+    guesses = eqx.filter_jit(predictions)(filter, compiled_unroll(filter, batch), jnp.asarray(batch.actions))
     squares = (np.asarray(guesses, np.float64) - batch.observations)[batch.mask] ** 2
     assert one_step_error(filter, batch) == pytest.approx(squares.sum() / (sum(LENGTHS) * squares.shape[1]), rel=1e-5)
 
@@ -285,8 +285,10 @@ def test_observation_window_remembers_the_last_readings():
     o = np.concatenate([np.zeros((2, 2)), episodes[0].observations])  # zeros before the episode began
     for t in range(len(episodes[0])):
         np.testing.assert_allclose(states[t], o[t : t + 3].reshape(-1), rtol=1e-6)
-    guesses = np.asarray(predictions(filter, compiled_unroll(filter, batch), jnp.asarray(batch.performed)))
-    np.testing.assert_array_equal(guesses[batch.mask], batch.seen[batch.mask])  # persistence, until fitted
+    guesses = np.asarray(predictions(filter, compiled_unroll(filter, batch), jnp.asarray(batch.actions)))
+    np.testing.assert_array_equal(
+        guesses[batch.mask], batch.previous_observations[batch.mask]
+    )  # persistence, until fitted
 
 
 def test_concatenated_is_both_side_by_side():
@@ -295,7 +297,7 @@ def test_concatenated_is_both_side_by_side():
     states = np.asarray(compiled_unroll(both, batch))
     parts = [np.asarray(compiled_unroll(f, batch)) for f in (psr, observation_window(2, 2, 1))]
     np.testing.assert_allclose(states, np.concatenate(parts, axis=-1), rtol=1e-5, atol=1e-5)
-    actions = jnp.asarray(batch.performed)
+    actions = jnp.asarray(batch.actions)
     np.testing.assert_allclose(
         predictions(both, jnp.asarray(states), actions), predictions(psr, jnp.asarray(parts[0]), actions), rtol=1e-5
     )

@@ -51,7 +51,7 @@ def test_young_beliefs_are_near_the_kalman_filter_too():
     filter = fit_inference(pack(recorded[:160]), pack(recorded[160:]), InferenceSettings(bumps=40), rng=rng)
     young = [Episode(e.observations[:6], e.actions[:5]) for e in test]
     rows = pack(young, row_length=5)
-    predicted = np.asarray(predictions(filter, compiled_unroll(filter, rows), jnp.asarray(rows.performed)))
+    predicted = np.asarray(predictions(filter, compiled_unroll(filter, rows), jnp.asarray(rows.actions)))
     exact = np.stack(kalman_predictions(system, young))
     error = np.mean((exact - rows.observations)[:, 1:] ** 2)
     assert np.mean((predicted - exact)[:, 1:] ** 2) < 0.2 * error
@@ -135,7 +135,7 @@ def test_prediction_solves_its_ridge_regression_on_reached_states():
     settings = InferenceSettings(past=4, future=3, bumps=5, rounds=1, bends=(1e12,), ridge=0.1)
     filter = fit_inference(batch, held, settings, rng=np.random.default_rng(0))
     q = flat(compiled_unroll(filter, batch)).astype(np.float64)
-    z = np.concatenate([q[:, :-1], flat(batch.performed)], axis=1)
+    z = np.concatenate([q[:, :-1], flat(batch.actions)], axis=1)
     z = (z - filter.phi_pred.mean) / filter.phi_pred.scale
     phi = np.concatenate([np.ones((len(z), 1)), z, q[:, -1:] * z], axis=1)
     expected = np.linalg.solve(phi.T @ phi + 0.1 * np.eye(phi.shape[1]), phi.T @ flat(batch.observations))
@@ -156,7 +156,7 @@ def test_bumps_by_hand():
 
 def test_states_are_clipped():
     filter, (batch, _) = fitted(), data()
-    wild = eqx.tree_at(lambda b: b.seen, batch, 1e4 * batch.seen)
+    wild = eqx.tree_at(lambda b: b.previous_observations, batch, 1e4 * batch.previous_observations)
     states = np.asarray(compiled_unroll(filter, wild))[..., :-1]
     assert np.isfinite(states).all()
     assert (np.abs(states) <= np.asarray(filter.bound)).all()
@@ -168,7 +168,7 @@ def test_one_episode_is_enough():
     kept, held = split(recorded, 0.2, rng=np.random.default_rng(0))
     filter = fit_inference(pack(kept), pack(held), SMALL, rng=np.random.default_rng(0))
     test = pack(simulate_linear_gaussian(system, 20, 50, np.random.default_rng(2)))
-    persistence = np.mean((test.seen - test.observations) ** 2)
+    persistence = np.mean((test.previous_observations - test.observations) ** 2)
     assert one_step_error(filter, test) < 0.9 * persistence
 
 
@@ -184,7 +184,7 @@ def test_readings_and_actions_that_never_change():
     filter = fit_inference(batch, batch, SMALL, rng=rng)
     states = compiled_unroll(filter, batch)
     assert np.isfinite(states).all()
-    for q, a in ((states[0, 0], batch.performed[0, 0]), (states[3, 20], batch.performed[3, 20])):
+    for q, a in ((states[0, 0], batch.actions[0, 0]), (states[3, 20], batch.actions[3, 20])):
         np.testing.assert_allclose(filter.predict(q, jnp.asarray(a))[1:], [5, 0], atol=0.02)
 
 
@@ -222,7 +222,7 @@ def test_a_diverged_candidate_never_wins():
 def test_divergence_is_said_and_not_returned():
     """A held-out episode on which nothing is finite: a sentence with a remedy, exit code 4."""
     batch, held = data()
-    broken = eqx.tree_at(lambda b: b.seen, held, np.full_like(held.seen, np.nan))
+    broken = eqx.tree_at(lambda b: b.previous_observations, held, np.full_like(held.previous_observations, np.nan))
     with pytest.raises(DivergedError, match="dimension below") as caught:
         fit_inference(batch, broken, SMALL, rng=np.random.default_rng(0))
     assert caught.value.exit_code == 4

@@ -94,7 +94,7 @@ def test_exact_parameters_give_the_exact_filter(hmm, exact, k):
     filter = exact(hmm, k)
     episodes = simulate_hmm(hmm, 5, 30, np.random.default_rng(0))
     batch = pack(one_hot(hmm, episodes))  # of one length: row i is episode i
-    guesses = predictions(filter, compiled_unroll(filter, batch), jnp.asarray(batch.performed))
+    guesses = predictions(filter, compiled_unroll(filter, batch), jnp.asarray(batch.actions))
     np.testing.assert_allclose(guesses, np.stack(bayes_predictions(hmm, episodes)), atol=2e-3 if k == 2 else 1e-3)
 
 

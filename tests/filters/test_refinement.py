@@ -166,8 +166,10 @@ def test_segments_hold_every_entry_once(rows, time, length):
     batch = pack([Episode(x, np.ones((time, 1))) for x in o])
     cut, _ = _segments((batch, None), length)
     assert cut.shape == (rows * -(-time // length), length)
-    np.testing.assert_array_equal(cut.seen[cut.mask], batch.seen[batch.mask])  # in order, and only what was there
-    np.testing.assert_array_equal(cut.seen[~cut.mask], 0)
+    np.testing.assert_array_equal(
+        cut.previous_observations[cut.mask], batch.previous_observations[batch.mask]
+    )  # in order, and only what was there
+    np.testing.assert_array_equal(cut.previous_observations[~cut.mask], 0)
     assert cut.starts.sum() == rows
 
 
@@ -206,7 +208,7 @@ def test_horizon_loss_equals_a_loop():
             inside = inside and t + k <= batch.shape[1]
             assert futures.mask[row, t] == inside
             if inside:
-                guess = ahead(states[row, t], jnp.asarray(batch.performed[row, t : t + k]))
+                guess = ahead(states[row, t], jnp.asarray(batch.actions[row, t : t + k]))
                 squares.append(np.sum((np.asarray(guess) - batch.observations[row, t : t + k]) ** 2) / k)
     two = jax.tree.map(lambda x: x[:2], futures)
     assert float(horizon_loss(filter, states[:2], two)) == pytest.approx(np.mean(squares), rel=1e-4)

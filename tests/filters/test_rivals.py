@@ -47,7 +47,7 @@ def test_persistence_and_mean():
     batch = _batch()
     mask, observations = np.asarray(batch.mask), np.asarray(batch.observations)
     still = one_step_error(persistence(2, 1), batch)
-    assert np.isclose(still, np.mean((observations - batch.seen)[mask] ** 2), rtol=1e-5)
+    assert np.isclose(still, np.mean((observations - batch.previous_observations)[mask] ** 2), rtol=1e-5)
     assert np.isclose(one_step_error(mean_prediction(batch), batch), observations[mask].var(axis=0).mean(), rtol=1e-5)
 
 
@@ -55,7 +55,7 @@ def test_forecasts_align_with_the_truth():
     """Persistence 3 steps ahead is wrong by exactly o_{t+2} − o_{t-1}."""
     batch = _batch(lengths=(30,))
     found = forecasts(persistence(2, 1), batch, 3)
-    seen, later = np.asarray(batch.seen)[0], np.asarray(batch.observations)[0]
+    seen, later = np.asarray(batch.previous_observations)[0], np.asarray(batch.observations)[0]
     np.testing.assert_allclose(found.predicted[:, 2], seen[:28], rtol=1e-6)
     np.testing.assert_array_equal(found.actual[:, 2], later[2:])
 

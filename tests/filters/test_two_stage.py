@@ -71,7 +71,7 @@ def episodes(count: int, seed: int) -> Batch:
     return pack(one_hot(hmm, simulate_hmm(hmm, count, 30, np.random.default_rng(seed))))
 
 
-guesses = eqx.filter_jit(lambda f, batch: predictions(f, unroll(f, batch), jnp.asarray(batch.performed)))
+guesses = eqx.filter_jit(lambda f, batch: predictions(f, unroll(f, batch), jnp.asarray(batch.actions)))
 
 
 def bayes_error(filter) -> float:
@@ -204,7 +204,7 @@ def test_predictions_solve_their_normal_equations_on_reached_states():
     w = window_index(batch, 1, 2)
     windows = w.cut(w.steps)
     one = (
-        outer(states, np.asarray(filter.phi_a(jnp.asarray(flat(batch.performed))), np.float64)),
+        outer(states, np.asarray(filter.phi_a(jnp.asarray(flat(batch.actions))), np.float64)),
         flat(batch.observations),
     )
     actions = np.asarray(filter.psi_a(jnp.asarray(windows.future_actions, jnp.float32)), np.float64)
@@ -219,7 +219,7 @@ def test_predictions_solve_their_normal_equations_on_reached_states():
 def test_states_stay_in_their_box():
     """Readings far beyond anything seen cannot blow the filter up."""
     batch, filter = continuous()[0], fourier_filter(False)
-    wild = eqx.tree_at(lambda b: b.seen, batch, 1e3 * batch.seen)
+    wild = eqx.tree_at(lambda b: b.previous_observations, batch, 1e3 * batch.previous_observations)
     states = np.asarray(compiled_unroll(filter, wild))
     assert (states >= filter.low).all() and (states <= filter.high).all()
 
@@ -277,7 +277,7 @@ def test_tabular_first_state_is_counted_from_starts():
     batch = episodes(100, 0)
     filter = fit_tabular(batch, batch, TabularSettings(past=1, future=1))
     start = batch.starts & batch.mask
-    o0, a, o1 = (x[start].argmax(axis=-1) for x in (batch.seen, batch.performed, batch.observations))
+    o0, a, o1 = (x[start].argmax(axis=-1) for x in (batch.previous_observations, batch.actions, batch.observations))
     counts = np.zeros((2, 2, 2))
     np.add.at(counts, (o0, o1, a), 1)
     overall = counts.sum(axis=0) + 0.5

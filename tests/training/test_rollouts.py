@@ -74,7 +74,7 @@ def gather(agent: Agent, envs: Any, samples: int, **kwargs: Any) -> Any:
 
 
 def equal(one: list[Episode], other: list[Episode]) -> bool:
-    fields = ("observations", "actions", "drawn", "rewards")
+    fields = ("observations", "actions", "drawn_actions", "rewards")
     return len(one) == len(other) and all(
         np.array_equal(getattr(a, name), getattr(b, name)) for a, b in zip(one, other, strict=True) for name in fields
     )
@@ -87,8 +87,8 @@ def test_actions_are_clipped_to_the_environments_own_range() -> None:
     collected = gather(window_agent(), counters([30], [30]), 60)
     assert len(collected.episodes) == 2
     for episode in collected.episodes:
-        assert np.abs(episode.drawn).max() > 1  # what the likelihood sees
-        np.testing.assert_array_equal(episode.actions, np.clip(episode.drawn, -1, 1))  # what the filter sees
+        assert np.abs(episode.drawn_actions).max() > 1  # what the likelihood sees
+        np.testing.assert_array_equal(episode.actions, np.clip(episode.drawn_actions, -1, 1))  # what the filter sees
         executed = episode.observations[1:, 1]  # what the environment got: its range is 1 … 5
         np.testing.assert_allclose(executed, 3 + 2 * episode.actions[:, 0], rtol=1e-6)
         assert executed.min() == 1 and executed.max() == 5
@@ -117,7 +117,7 @@ def test_exploration_is_random_and_repeatable() -> None:
     assert equal(episodes, run(4))
     assert equal(episodes, run(7))  # an episode depends on its number, not on its row
     assert not equal(episodes, run(4, seed=1))
-    drawn = np.concatenate([episode.drawn for episode in episodes if episode.drawn is not None])
+    drawn = np.concatenate([episode.drawn_actions for episode in episodes if episode.drawn_actions is not None])
     assert abs(drawn.mean()) < 0.4 and 0.7 < drawn.std() < 1.3
     np.testing.assert_array_equal(np.concatenate([episode.actions for episode in episodes]), np.clip(drawn, -1, 1))
 
@@ -212,20 +212,20 @@ def test_acting_and_training_compute_the_same_states(kind: str) -> None:
     scaling = Scaling(np.array([0.01, -0.02]), np.array([0.1, 0.05]))
     collected = gather(agent, make("InvertedPendulum-v5", 5), 300, scaling=scaling, keep_states=True)
     assert len(collected.episodes) > 20 and collected.states is not None
-    assert any(np.abs(episode.drawn).max() > 1 for episode in collected.episodes)
+    assert any(np.abs(episode.drawn_actions).max() > 1 for episode in collected.episodes)
     batch = pack(collected.episodes, row_length=64)
     states = np.asarray(compiled_unroll(belief, batch))
     starts = np.argwhere(batch.starts & batch.mask)
     for episode, acted in zip(collected.episodes, collected.states, strict=True):
         assert acted.shape == (len(episode), belief.size)
         first = episode.observations[0].astype(np.float32)
-        ((row, time),) = [at for at in starts if np.array_equal(batch.seen[tuple(at)], first)]
+        ((row, time),) = [at for at in starts if np.array_equal(batch.previous_observations[tuple(at)], first)]
         np.testing.assert_allclose(acted, states[row, time : time + len(episode)], atol=1e-5)
 
 
 def test_a_deterministic_agent_does_the_most_probable_action() -> None:
     collected = gather(window_agent(), counters([5]), 5, deterministic=True)
-    np.testing.assert_array_equal(collected.episodes[0].drawn, np.zeros((5, 1)))
+    np.testing.assert_array_equal(collected.episodes[0].drawn_actions, np.zeros((5, 1)))
 
 
 def test_failed_episodes_are_dropped_and_counted() -> None:

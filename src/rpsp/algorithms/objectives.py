@@ -84,7 +84,7 @@ def log_probs(dists: AbstractDistribution, actions: Float[Array, "row time act"]
 
 def policy_loss(dists: AbstractDistribution, batch: Batch, advantages: Steps) -> Float[Array, ""]:
     """ℓ₁ = −(1/M) Σ_{i=1}^M Σ_t log π(a_t | q_t) (R_t − b_t), over the M episodes of a batch."""
-    scores = log_probs(dists, jnp.asarray(batch.actions)) * jax.lax.stop_gradient(advantages)
+    scores = log_probs(dists, jnp.asarray(batch.drawn_actions)) * jax.lax.stop_gradient(advantages)
     return -masked_mean(scores, jnp.asarray(batch.mask), per=jnp.asarray(batch.ends))
 
 
@@ -92,7 +92,7 @@ def surrogate(
     dists: AbstractDistribution, old: AbstractDistribution, batch: Batch, advantages: Steps
 ) -> Float[Array, ""]:
     """L(θ) = mean_t [π_θ(a_t | q_t) / π_old(a_t | q_t) · A_t]: TRPO's objective, per sample."""
-    actions, mask = jnp.asarray(batch.actions), jnp.asarray(batch.mask)
+    actions, mask = jnp.asarray(batch.drawn_actions), jnp.asarray(batch.mask)
     log_ratio = jnp.where(mask, log_probs(dists, actions) - log_probs(old, actions), 0.0)
     return masked_mean(jnp.exp(log_ratio) * advantages, mask)
 

@@ -227,7 +227,7 @@ def _step(
     targets = gae(scaled, values, after, settings.discount, settings.gae) + values
     A = advantages(targets, values, mask, normalise=settings.normalise)
     old = distributions(agent.policy, states)
-    actions = jnp.asarray(batch.actions)
+    actions = jnp.asarray(batch.drawn_actions)
     log_prob = log_probs(old, actions)
     everywhere = jnp.where(mask, jnp.stack([A, targets, log_prob, states.sum(axis=-1)]), 0.0)
     sound = jnp.all(jnp.isfinite(everywhere)) & jnp.all(jnp.isfinite(jnp.stack(returns)))
@@ -322,7 +322,7 @@ def states_after(
     One update for each such episode and not for each step: every row's first, then every row's second, and so on.
     """
     rows = jnp.arange(states.shape[0])
-    performed, observations = jnp.asarray(batch.performed), jnp.asarray(batch.observations)
+    performed, observations = jnp.asarray(batch.actions), jnp.asarray(batch.observations)
 
     def advance(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         left, after = carry

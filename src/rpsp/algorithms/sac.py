@@ -111,7 +111,7 @@ def sac(learning_rate: float = SacSettings.learning_rate, **more: Any) -> Update
 def explored(agent: Agent, memory: SacMemory, batch: Batch) -> SacMemory:
     """The memory with the exploration's steps in the buffer: what was done at random is as good to learn from."""
     batch = replace(
-        jax.tree.map(jnp.asarray, batch), actions=jnp.asarray(batch.performed)
+        jax.tree.map(jnp.asarray, batch), drawn_actions=jnp.asarray(batch.actions)
     )  # as drawn they were unbounded
     stored = store(memory.stored, memory.steps, batch, unroll(agent.filter, batch))
     return memory._replace(stored=stored, steps=memory.steps + jnp.sum(jnp.asarray(batch.mask)))

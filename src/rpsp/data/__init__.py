@@ -1,1 +1,1 @@
-"""Episodes, batches, windows, recordings, replay. Knows no environment and no model."""
+"""Episodes, batches, windows, recordings and the replay buffer. Independent of environments and models."""

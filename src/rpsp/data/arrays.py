@@ -1,4 +1,4 @@
-"""Types shared by all rooms."""
+"""Array types shared by all subpackages."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 if TYPE_CHECKING:
-    Numbers = Any  # a static checker cannot follow code that is numpy when fitting and jax when running
+    Numbers = Any  # type checkers cannot follow code that uses NumPy when fitting and JAX when running
 else:
     Numbers = np.ndarray | Array
-"""What batches and feature maps are made of: numpy while data are packed and fitted, jax inside a compiled function."""
+"""Arrays of batches and feature maps: NumPy when packing and fitting, JAX inside compiled functions."""
 Scalar = float | Float[Array, ""]
-"""A setting of an update; an array where several agents that are trained together differ in it."""
+"""A setting of an algorithm. An array if agents that are trained together have different values of it."""

@@ -1,4 +1,4 @@
-"""Whole episodes packed into rows with start marks, and means over their steps."""
+"""Batches of whole episodes packed into rows, and means over their steps."""
 
 from __future__ import annotations
 
@@ -14,38 +14,46 @@ from rpsp.data.episodes import Episode
 
 
 class Batch(eqx.Module):
-    """Whole episodes packed into rows with start marks: few shapes, and no row per episode.
+    """Whole episodes packed into rows, with a flag at the first step of each.
 
-    Entry t of a row is a step: what was known before it (`seen`, `executed`), what was done (`actions`), what came of it
-    (`observations`, `rewards`). A state that has filtered in `seen` and `executed` is the *pre-state* q_t of the step.
-    Entries outside `mask` are filler; they carry start marks so that no state drifts there.
+    A row can hold several episodes, so that batches have few different shapes and functions are compiled less often.
+
+    Entry t of a row is one step. It holds what the agent knew before the step (`previous_observations`,
+    `previous_actions`), the action (`actions`) and its outcome (`observations`, `rewards`). The state q_t after the
+    filter update with `previous_observations` and `previous_actions` is called the *pre-state* of the step.
+
+    Entries outside `mask` are padding. Their `starts` flag is True, so that filter states are reset there and stay
+    bounded.
     """
 
     starts: Bool[Numbers, "row time"]
-    """True where an episode begins: there q_t = f(q_0, 0, reset observation), elsewhere f(q_{t-1}, a_{t-1}, o_{t-1})."""
-    seen: Float[Numbers, "row time obs"]
-    """o_{t-1}; at a start the reset observation."""
-    executed: Float[Numbers, "row time act"]
-    """a_{t-1} as the environment got it (clipped); 0 at a start."""
+    """True at the first step of an episode, where q_t = f(q_0, 0, reset observation). Elsewhere
+    q_t = f(q_{t-1}, a_{t-1}, o_{t-1}), with f the filter update."""
+    previous_observations: Float[Numbers, "row time obs"]
+    """o_{t-1}; the reset observation at the first step of an episode."""
+    previous_actions: Float[Numbers, "row time act"]
+    """a_{t-1} as executed by the environment (clipped); 0 at the first step of an episode."""
+    drawn_actions: Float[Numbers, "row time act"]
+    """a_t as drawn by the policy, before clipping."""
     actions: Float[Numbers, "row time act"]
-    """a_t as the policy drew it."""
-    performed: Float[Numbers, "row time act"]
-    """a_t as the environment got it (clipped): what predictions condition on."""
+    """a_t as executed by the environment (clipped). Predictions are conditioned on it."""
     observations: Float[Numbers, "row time obs"]
     """o_t."""
     rewards: Float[Numbers, "row time"]
+    """r_t; 0 if the episodes have no rewards."""
     ends: Bool[Numbers, "row time"]
     """True at the last step of an episode."""
     truncated: Bool[Numbers, "row time"]
-    """True at the last step of an episode that ran out of time instead of ending."""
+    """True at the last step of an episode that was truncated (time limit) and not terminated."""
     mask: Bool[Numbers, "row time"]
-    """True where there is a step at all."""
+    """True at steps, False at padding."""
     states: Float[Numbers, "row time q"] | None = None
-    """The pre-states q_t that the agent acted on, where they are known: a rule that leaves the filter alone need not
-    compute them again."""
+    """The pre-states q_t that the agent acted on, or None if unknown. Algorithms that do not change the filter use them
+    instead of filtering the batch again."""
 
     @property
     def shape(self) -> tuple[int, int]:
+        """Number of rows and steps per row."""
         rows, time = self.mask.shape
         return rows, time
 
@@ -57,10 +65,19 @@ def pack(
     row_multiple: int = 1,
     states: Sequence[Float[np.ndarray, "_ q"]] | None = None,
 ) -> Batch:
-    """Pack whole episodes into rows, longest first, each into the first row with room (first fit).
+    """Pack whole episodes into the rows of a batch.
 
-    `row_length` is at least the longest episode and defaults to it; `row_multiple` rounds the number of rows up, so
-    that batches of similar size share one shape and one compilation. `states` are those acted on, an array an episode.
+    Episodes are packed longest first, each into the first row with enough space (first fit).
+
+    Args:
+        episodes: episodes with the same observation and action sizes.
+        row_length: steps per row. Default, and minimum: the length of the longest episode.
+        row_multiple: the number of rows is rounded up to a multiple of this, so that batches of similar size have the
+            same shape and share one compiled function.
+        states: the pre-states that the agent acted on, one array per episode.
+
+    Returns:
+        The batch, with NumPy arrays.
     """
     lengths = np.array([len(episode) for episode in episodes])
     row_length = max(int(lengths.max()), row_length or 0)
@@ -73,10 +90,10 @@ def pack(
 
     batch = Batch(
         starts=empty(dtype=bool),
-        seen=empty(obs),
-        executed=empty(act),
+        previous_observations=empty(obs),
+        previous_actions=empty(act),
+        drawn_actions=empty(act),
         actions=empty(act),
-        performed=empty(act),
         observations=empty(obs),
         rewards=empty(),
         ends=empty(dtype=bool),
@@ -87,11 +104,11 @@ def pack(
     for i, (episode, row, first) in enumerate(zip(episodes, row_of, offset, strict=True)):
         last = first + len(episode)
         here = (row, slice(first, last))
-        batch.seen[here] = episode.observations[:-1]
+        batch.previous_observations[here] = episode.observations[:-1]
         batch.observations[here] = episode.observations[1:]
-        batch.executed[row, first + 1 : last] = episode.actions[:-1]
-        batch.performed[here] = episode.actions
-        batch.actions[here] = episode.actions if episode.drawn is None else episode.drawn
+        batch.previous_actions[row, first + 1 : last] = episode.actions[:-1]
+        batch.actions[here] = episode.actions
+        batch.drawn_actions[here] = episode.actions if episode.drawn_actions is None else episode.drawn_actions
         if episode.rewards is not None:
             batch.rewards[here] = episode.rewards
         batch.starts[row, first] = True
@@ -105,21 +122,23 @@ def pack(
 
 
 def unpack(batch: Batch) -> list[Episode]:
-    """The episodes of a batch, row by row."""
+    """Return the episodes of a batch, row by row."""
     episodes = []
     for row, last in np.argwhere(batch.ends & batch.mask):
         first = last - np.argmax(batch.starts[row, last::-1])
         here = (row, slice(first, last + 1))
         truncated = bool(batch.truncated[row, last])
-        seen = np.concatenate([batch.seen[row, first : first + 1], batch.observations[here]])
-        drawn = batch.actions[here]
-        episodes.append(Episode(seen, batch.performed[here], batch.rewards[here], drawn, not truncated, truncated))
+        observations = np.concatenate([batch.previous_observations[row, first : first + 1], batch.observations[here]])
+        drawn_actions = batch.drawn_actions[here]
+        episodes.append(
+            Episode(observations, batch.actions[here], batch.rewards[here], drawn_actions, not truncated, truncated)
+        )
     return episodes
 
 
 def _first_fit(lengths: np.ndarray, row_length: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Rows and offsets of episodes of these lengths, longest first into the first row with room; and the row count."""
-    room = np.zeros(len(lengths), dtype=np.int64)  # a row not yet opened has no room
+    """Return the row and offset of each episode by first fit, longest first, and the number of rows."""
+    room = np.zeros(len(lengths), dtype=np.int64)  # free steps per row; 0 in rows not yet in use
     row_of, offset = np.zeros(len(lengths), dtype=np.int64), np.zeros(len(lengths), dtype=np.int64)
     rows = 0
     for i in np.argsort(-lengths, kind="stable"):
@@ -138,6 +157,13 @@ Steps = Float[Array, "row time"]
 def masked_mean(
     x: Steps, mask: Bool[Array, "row time"], *, per: Bool[Array, "row time"] | None = None
 ) -> Float[Array, ""]:
-    """The mean over the steps of a batch; or their sum over the number of marks in `per`, as in per episode."""
-    # where before the sum: filler may hold anything, even infinities, and must not take the mean with it.
+    """Return the mean of `x` over the steps of a batch.
+
+    Args:
+        x: a value per step.
+        mask: True at steps, False at padding.
+        per: if given, the sum over steps is divided by the number of True entries here instead of the number of steps.
+            `per=batch.ends` gives the mean per episode.
+    """
+    # Select before summing: padding may hold any value, even NaN or infinite ones, which a product with 0 would keep.
     return jnp.sum(jnp.where(mask, x, 0.0)) / jnp.maximum(jnp.sum(mask if per is None else per), 1)

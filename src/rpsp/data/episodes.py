@@ -1,7 +1,7 @@
-"""Recorded episodes: their form, their checks, and a split into data for fitting and held-out data.
+"""Recorded episodes: the data class, validation, and the split into training and held-out data.
 
-Time, as everywhere in this package: the reset observation is `o_0`; at step t ≥ 1 the agent does `a_t` and then sees
-`o_t`. A recorded episode of T steps is therefore T + 1 observations and T actions.
+Time index, as in the whole package: `o_0` is the reset observation. At step t ≥ 1 the agent executes `a_t` and then
+observes `o_t`. An episode of T steps therefore has T + 1 observations and T actions.
 """
 
 from __future__ import annotations
@@ -18,29 +18,39 @@ from rpsp.errors import UsageError
 
 @dataclass(frozen=True, eq=False)
 class Episode:
-    """One episode: T + 1 observations, the reset observation first, and T actions.
-
-    `actions` are those the environment executed (clipped); `drawn` are the policy's own, before clipping, where they
-    differ.
-    """
+    """One episode of T steps."""
 
     observations: Float[np.ndarray, "time_plus_1 obs"]
+    """T + 1 observations, the reset observation first."""
     actions: Float[np.ndarray, "time act"]
+    """T actions as executed by the environment (clipped)."""
     rewards: Float[np.ndarray, " time"] | None = None
-    drawn: Float[np.ndarray, "time act"] | None = None
+    """T rewards, or None if they were not recorded."""
+    drawn_actions: Float[np.ndarray, "time act"] | None = None
+    """T actions as drawn by the policy, before clipping. None if they are the same as `actions`."""
     terminated: bool = False
+    """Whether the episode reached a terminal state."""
     truncated: bool = True
+    """Whether the episode was cut off, for example by a time limit."""
 
     def __len__(self) -> int:
         return len(self.actions)
 
 
 def as_episodes(recordings: Any) -> list[Episode]:
-    """Check recorded episodes and give them one form, or say in one sentence which episode is wrong and why.
+    """Validate recorded episodes and convert them to a list of `Episode`.
 
-    A recording is an `Episode` or a pair `(observations, actions)` of arrays of numbers, with one more observation than
-    actions. A flat array of length T is read as T one-dimensional readings. Anything at all may be given: it is this
-    function that says what is wrong with it.
+    Args:
+        recordings: a list whose items are `Episode` objects or pairs `(observations, actions)` of numeric arrays, with
+            one more observation than actions. A 1-D array of length T is read as T one-dimensional observations or
+            actions. Objects of any other type are accepted and raise a `UsageError` that explains the problem.
+
+    Returns:
+        The episodes, with observations and actions as 2-D float64 arrays.
+
+    Raises:
+        UsageError: if a recording has the wrong type or shape, holds NaN or infinite values, or differs in size from
+            the first one. The message names the episode.
     """
     if isinstance(recordings, Episode):
         recordings = [recordings]
@@ -73,9 +83,9 @@ def as_episodes(recordings: Any) -> list[Episode]:
                 "observation than actions, the reset observation first."
             )
         if len(actions) == 0:
-            raise UsageError(f"episodes[{i}]: has no step; leave out episodes without actions.")
+            raise UsageError(f"episodes[{i}]: has no steps; leave out episodes without actions.")
         if isinstance(recording, Episode):
-            for name in ("rewards", "drawn"):
+            for name in ("rewards", "drawn_actions"):
                 beside = getattr(recording, name)
                 if beside is not None and len(beside) != len(actions):
                     raise UsageError(f"episodes[{i}].{name}: has {len(beside)} entries for {len(actions)} actions.")
@@ -95,7 +105,15 @@ def as_episodes(recordings: Any) -> list[Episode]:
 
 
 def as_table(array: object, name: str) -> Float[np.ndarray, "n d"]:
-    """One array of an episode as a float table, checked."""
+    """Validate one array of an episode and convert it to a 2-D float64 array.
+
+    Args:
+        array: anything that NumPy can convert. A 1-D array becomes one column.
+        name: how error messages refer to the array.
+
+    Raises:
+        UsageError: if the array is not a numeric table with at least one column and only finite values.
+    """
     try:
         array = np.asarray(array)
     except ValueError as error:
@@ -107,7 +125,7 @@ def as_table(array: object, name: str) -> Float[np.ndarray, "n d"]:
     if array.ndim != 2:
         raise UsageError(f"{name}: has shape {array.shape}; give one row per step, [time, size] (flatten images).")
     if array.shape[1] == 0:
-        raise UsageError(f"{name}: has shape {array.shape}, no column at all; give at least one sensor and one action.")
+        raise UsageError(f"{name}: has shape {array.shape}, without columns; give at least one sensor and one action.")
     table = array.astype(np.float64)
     if not np.isfinite(table).all():
         row, column = np.argwhere(~np.isfinite(table))[0]
@@ -120,11 +138,22 @@ def as_table(array: object, name: str) -> Float[np.ndarray, "n d"]:
 def split(
     episodes: Sequence[Episode], fraction: float, *, rng: np.random.Generator, keep: int = 1
 ) -> tuple[list[Episode], list[Episode]]:
-    """Whole episodes for fitting and for holding out: about `fraction` of the *steps* held out, at least one each.
+    """Split episodes into training and held-out data.
 
-    The longest episode is never held out: if any is long enough for a window, it is there to be fitted.
-    A single episode is cut in two if that leaves `keep` steps to fit: the first part is truncated, the last part ends as
-    the episode did. A shorter one serves for both.
+    Episodes stay whole. The longest one is always used for training, so that training has a complete window if any
+    episode has one.
+
+    A single episode is cut in two. The first part, for training, is marked as truncated; the second part ends as the
+    episode did. If the cut would leave no held-out step, the same episode is used for both.
+
+    Args:
+        episodes: at least one episode.
+        fraction: approximate share of the *steps* that are held out. Each part gets at least one episode.
+        rng: random generator that chooses the held-out episodes.
+        keep: minimum number of training steps when a single episode is cut.
+
+    Returns:
+        The training episodes and the held-out episodes.
     """
     if len(episodes) == 1:
         (episode,) = episodes
@@ -142,13 +171,13 @@ def split(
 
 
 def _part(episode: Episode, first: int, last: int) -> Episode:
-    """Steps `first` to before `last` as an episode of its own; it is truncated unless it reaches the episode's end."""
+    """Return steps `first` to `last` (exclusive) as an episode. It is truncated unless it contains the last step."""
     here, whole = slice(first, last), last == len(episode)
     return Episode(
         observations=episode.observations[first : last + 1],
         actions=episode.actions[here],
         rewards=None if episode.rewards is None else episode.rewards[here],
-        drawn=None if episode.drawn is None else episode.drawn[here],
+        drawn_actions=None if episode.drawn_actions is None else episode.drawn_actions[here],
         terminated=episode.terminated and whole,
         truncated=episode.truncated or not whole,
     )

@@ -1,4 +1,4 @@
-"""Reading files of bounded size, and writing them atomically."""
+"""Read files of bounded size and write files atomically."""
 
 from __future__ import annotations
 
@@ -10,17 +10,27 @@ from typing import IO
 
 from rpsp.errors import FileFormatError, StorageError
 
-MAX_BYTES = 4 << 30  # a model of this project is a few megabytes; nothing sensible is larger
+MAX_BYTES = 4 << 30  # models of this package have a few megabytes; larger files are refused
 
 
 def read_bytes(path: Path, most: int = MAX_BYTES) -> bytes:
-    """A file's contents, or a sentence that says why not."""
+    """Read a file.
+
+    Args:
+        path: the file.
+        most: maximum size in bytes.
+
+    Raises:
+        FileFormatError: if the file is missing, is not a regular file, is too large or cannot be read.
+    """
     try:
         kind = path.stat()
         if not stat.S_ISREG(kind.st_mode) and not stat.S_ISDIR(kind.st_mode):
-            raise FileFormatError(f"{path}: is not a plain file; not read.")
+            raise FileFormatError(f"{path}: is not a regular file; not read.")
         if kind.st_size > most:
-            raise FileFormatError(f"{path}: has {kind.st_size} bytes, more than {most}, and is no rpsp file; not read.")
+            raise FileFormatError(
+                f"{path}: has {kind.st_size} bytes, more than {most}, and is not an rpsp file; not read."
+            )
         return path.read_bytes()
     except FileNotFoundError as error:
         raise FileFormatError(f"{path}: there is no such file.") from error
@@ -31,18 +41,22 @@ def read_bytes(path: Path, most: int = MAX_BYTES) -> bytes:
 
 
 def write_through(file: IO[bytes], data: bytes) -> None:
-    """Write, and come back when it is on the disk."""
+    """Write data to a file and wait until it is on disk (fsync)."""
     file.write(data)
     file.flush()
     os.fsync(file.fileno())
 
 
 PART = ".part"
-"""How the name of a temporary file ends: `.config.json.x8s2k1qa.part` for `config.json`."""
+"""Suffix of temporary files, as in `.config.json.x8s2k1qa.part` for `config.json`."""
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file atomically: a temporary file beside it, fsync, rename."""
+    """Write a file atomically: write a temporary file in the same directory, fsync, rename.
+
+    Raises:
+        StorageError: if the file cannot be written. The temporary file is removed and an existing file stays unchanged.
+    """
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

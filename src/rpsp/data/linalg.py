@@ -1,6 +1,6 @@
-"""Ridge regression, outer products, randomized SVD, regularised solves. No word of the domain.
+"""Linear algebra: ridge regression, outer products, randomized SVD and regularised solves.
 
-Fitting is numpy in float64; the one function that runs inside a compiled filter is `kernel_bayes_weights`.
+Functions for fitting use NumPy in float64. Only `kernel_bayes_weights` runs inside a compiled filter and uses JAX.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ Matrix = Float[np.ndarray, "_ _"]
 
 
 class NormalEquations:
-    """Sums XᵀX and XᵀY, from which ridge regressions of Y on X are solved: rows may come in any number of chunks."""
+    """The sums XᵀX and XᵀY of a ridge regression of Y on X. Rows can be added in any number of chunks.
+
+    Args:
+        inputs: number of columns of X.
+        outputs: number of columns of Y.
+    """
 
     def __init__(self, inputs: int, outputs: int):
         self.XtX = np.zeros((inputs, inputs))
@@ -24,15 +29,27 @@ class NormalEquations:
         self.count = 0
 
     def add(self, X: Matrix, Y: Matrix) -> NormalEquations:
+        """Add rows of X and Y to the sums. Returns `self`."""
         self.XtX += X.T @ X
         self.XtY += X.T @ Y
         self.count += len(X)
         return self
 
     def solve(self, ridge: float | Float[np.ndarray, " inputs"]) -> Matrix:
-        """argmin_W ‖XW − Y‖² + Σ_i ridge_i ‖W_i‖² = (XᵀX + diag(ridge))⁻¹ XᵀY, the ridge on sums, not means."""
+        """Solve the ridge regression.
+
+            W = argmin_W ‖XW − Y‖² + Σ_i ridge_i ‖W_i‖² = (XᵀX + diag(ridge))⁻¹ XᵀY
+
+        where W_i is row i of W, the weights of input i. The ridge is added to sums over rows, not to means.
+
+        Args:
+            ridge: one value for all inputs, or one per input.
+
+        Returns:
+            W, of shape [inputs, outputs].
+        """
         A = self.XtX.copy()
-        # A trace of diagonal keeps an exactly singular Gram matrix (a constant column) solvable at ridge 0.
+        # A tiny diagonal, relative to the trace, keeps a singular XᵀX (a constant column) solvable at ridge 0.
         A[np.diag_indices_from(A)] += np.maximum(ridge, max(1e-12 * np.trace(A) / len(A), 1e-300))
         try:
             return cho_solve(cho_factor(A), self.XtY)
@@ -41,20 +58,28 @@ class NormalEquations:
 
 
 def ridge(X: Matrix, Y: Matrix, strength: float) -> Matrix:
-    """argmin_W ‖XW − Y‖² + strength ‖W‖²."""
+    """Solve the ridge regression argmin_W ‖XW − Y‖² + strength ‖W‖²."""
     return NormalEquations(X.shape[1], Y.shape[1]).add(X, Y).solve(strength)
 
 
 def outer(A: Float[np.ndarray, "n a"], B: Float[np.ndarray, "n b"]) -> Float[np.ndarray, "n a_b"]:
-    """Row by row the vectorised outer product a ⊗ b: entry (i, j) of a bᵀ at i·len(b) + j."""
+    """Return the flattened outer product a ⊗ b of each pair of rows. Entry (i, j) of a bᵀ is at i·len(b) + j."""
     return (A[:, :, None] * B[:, None, :]).reshape(len(A), A.shape[1] * B.shape[1])
 
 
 def randomized_svd(X: Float[np.ndarray, "n d"], rank: int, *, rng: np.random.Generator) -> Float[np.ndarray, "d r"]:
-    """The `rank` leading right singular vectors of X as columns (Halko, Martinsson and Tropp 2011).
+    """Return the `rank` leading right singular vectors of X (Halko, Martinsson and Tropp 2011).
 
-    Ten extra probe vectors and two power iterations, re-orthogonalised. Where a full decomposition is as cheap, that
-    is taken instead. The rank returned is never more than X has directions.
+    Uses ten extra probe vectors and two power iterations with re-orthogonalisation. Uses a full decomposition where
+    that is as cheap.
+
+    Args:
+        X: data, one sample per row.
+        rank: number of singular vectors. Reduced to min(n, d) if larger.
+        rng: random generator of the probe vectors.
+
+    Returns:
+        The singular vectors as columns.
     """
     n, d = X.shape
     rank = min(rank, n, d)
@@ -68,7 +93,10 @@ def randomized_svd(X: Float[np.ndarray, "n d"], rank: int, *, rng: np.random.Gen
 
 
 def signed(vectors: Matrix) -> Matrix:
-    """Fix each column's sign (largest entry positive): the same data give the same coordinates on any LAPACK."""
+    """Fix the sign of each column so that its largest entry is positive.
+
+    The same data then give the same coordinates with every LAPACK.
+    """
     largest = vectors[np.abs(vectors).argmax(axis=0), np.arange(vectors.shape[1])]
     return vectors * np.where(largest < 0, -1.0, 1.0)
 
@@ -76,9 +104,16 @@ def signed(vectors: Matrix) -> Matrix:
 def conditional_operators(
     C_ab: Float[np.ndarray, "n a b"], C_bb: Float[np.ndarray, "n b b"], strength: float
 ) -> Float[np.ndarray, "n a b"]:
-    """C_{A|B} = C_AB C_BB (C_BB² + λI)⁻¹ for every sample, as one batched solve.
+    """Compute the conditional operator of every sample in one batched solve.
 
-    Squared, because a *predicted* covariance need not be positive definite.
+        C_{A|B} = C_AB C_BB (C_BB² + λI)⁻¹
+
+    C_BB is squared because a *predicted* covariance need not be positive definite.
+
+    Args:
+        C_ab: C_AB, the (predicted) covariance of A and B, one per sample.
+        C_bb: C_BB, the (predicted) covariance of B, one per sample. It is symmetrised first.
+        strength: λ, the ridge.
     """
     C_bb = (C_bb + C_bb.transpose(0, 2, 1)) / 2
     squared = C_bb @ C_bb
@@ -89,11 +124,19 @@ def conditional_operators(
 def kernel_bayes_weights(
     C: Float[Array, "d d"], phi: Float[Array, " d"], strength: Array | float
 ) -> Float[Array, " d"]:
-    """v = (C² + λI)⁻¹ C φ for symmetric C.
+    """Compute the weights of kernel Bayes rule.
 
-    Solved through the Cholesky factor of C² + λI, whose eigenvalues are at least λ: safe in float32 as long as C² is rounded
-    by less than that, which is for ‖C‖ up to a hundred where λ is 10⁻³ (a fitted C has about 1). Derivatives are those of
-    the solution, by one more solve with the same factor: to differentiate the factorisation takes three times as long.
+        v = (C² + λI)⁻¹ C φ
+
+    Uses the Cholesky factor of C² + λI, whose eigenvalues are at least λ. This is safe in float32 as long as the
+    rounding error of C² is below λ: for ‖C‖ up to about 100 with λ = 10⁻³ (a fitted C has a norm of about 1). Gradients
+    are computed by implicit differentiation, with one more solve that uses the same factor. Differentiating the
+    factorisation would take three times as long.
+
+    Args:
+        C: a symmetric matrix, the covariance of the observation features.
+        phi: φ, the features of the observation.
+        strength: λ, the ridge.
     """
     squared = C @ C + strength * jnp.eye(len(C), dtype=C.dtype)
     factor = jnp.linalg.cholesky(jax.lax.stop_gradient(squared))

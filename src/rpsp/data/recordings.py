@@ -1,7 +1,8 @@
-"""Recorded episodes in and out: `.npz` files, and Minari data sets where Minari is installed.
+"""Load and save recorded episodes: `.npz` files, and Minari data sets if Minari is installed.
 
-An `.npz` recording holds `observations` (all episodes one after another, the reset observation of each first),
-`actions`, and `lengths`, the number of actions of each episode. Plain arrays, no pickle.
+An `.npz` recording has three arrays: `observations` (all episodes concatenated, each starting with its reset
+observation), `actions` (all episodes concatenated) and `lengths` (the number of actions of each episode). It contains
+no pickled objects.
 """
 
 from __future__ import annotations
@@ -22,19 +23,31 @@ from rpsp.data.files import read_bytes, write_bytes
 from rpsp.errors import FileFormatError, StorageError, UsageError
 
 MINARI = "minari:"
+"""Prefix of the names of Minari data sets."""
 MAX_UNPACKED, MAX_RATIO = 64 << 20, 100
-"""A recording larger than so many bytes that was so many times smaller when packed was made to fill the memory."""
+"""A recording is refused if its unpacked size exceeds both this many bytes and this many times its packed size.
+Such files are made to exhaust memory."""
 UNREADABLE = (
     ValueError, EOFError, OSError, MemoryError, NotImplementedError, RuntimeError, RecursionError, SyntaxError,
     zipfile.BadZipFile, zlib.error, lzma.LZMAError,
 )  # fmt: skip
-"""What zipfile and numpy raise over files that are none of ours."""
+"""Exceptions that zipfile and NumPy raise on damaged or foreign files."""
 
 
 def load_episodes(source: str | Path) -> list[Episode]:
-    """Read recorded episodes from an `.npz` file or, as `minari:ID`, from a Minari data set.
+    """Load recorded episodes from an `.npz` file or a Minari data set.
 
-    CSV and other formats are not read: read them with `numpy.loadtxt` and write them with `save_episodes`.
+    CSV and other formats are not supported. Read such files with `numpy.loadtxt` and convert them with `save_episodes`.
+
+    Args:
+        source: path of an `.npz` file written by `save_episodes`, or `minari:ID` for a local Minari data set.
+
+    Returns:
+        The episodes: observations and actions, without rewards.
+
+    Raises:
+        FileFormatError: if the file or data set is missing, damaged or in another format.
+        UsageError: if Minari is not installed, or the data are not numeric vectors.
     """
     if str(source).startswith(MINARI):
         return _load_minari(str(source).removeprefix(MINARI))
@@ -58,9 +71,11 @@ def load_episodes(source: str | Path) -> list[Episode]:
             raise FileFormatError(other_format(path)) from error
         raise FileFormatError(f"{path}: is not an .npz recording, or is damaged; record it again.") from error
     if observations.ndim == 0 or actions.ndim == 0:
-        raise FileFormatError(f"{path}: 'observations' and 'actions' must have a row a step.")
+        raise FileFormatError(f"{path}: 'observations' and 'actions' must have one row per step.")
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths < 0).any() or (lengths > len(actions)).any():
-        raise FileFormatError(f"{path}: 'lengths' must be a list of whole numbers, the actions of each episode.")
+        raise FileFormatError(
+            f"{path}: 'lengths' must be a list of whole numbers, the number of actions of each episode."
+        )
     lengths = lengths.astype(np.int64)
     if len(actions) != lengths.sum() or len(observations) != lengths.sum() + len(lengths):
         raise FileFormatError(
@@ -73,16 +88,28 @@ def load_episodes(source: str | Path) -> list[Episode]:
 
 
 def other_format(path: str | Path) -> str:
-    """The sentence about a recording in a format that is not read."""
+    """Return the error message for a recording in an unsupported format."""
     how = "numpy.loadtxt(path, delimiter=',')" if str(path).lower().endswith(".csv") else "numpy"
     return (
-        f"{path}: is not an .npz recording; only .npz files and minari:ID are read, so read it with {how}, split it into "
-        "(observations, actions) and write those with rpsp.save_episodes, as in docs/guides/recordings.md."
+        f"{path}: is not an .npz recording; only .npz files and minari:ID are read, so read it with {how}, split it "
+        "into (observations, actions) and write those with rpsp.save_episodes, as in docs/guides/recordings.md."
     )
 
 
 def save_episodes(target: str | Path, episodes: Sequence[Any], *, overwrite: bool = False) -> None:
-    """Write episodes to an `.npz` file or, as `minari:ID`, to a Minari data set."""
+    """Save episodes to an `.npz` file or a Minari data set.
+
+    An `.npz` file holds observations and actions. A Minari data set also holds rewards and how each episode ended.
+
+    Args:
+        target: path of an `.npz` file, or `minari:ID` for a new Minari data set.
+        episodes: as for `as_episodes`.
+        overwrite: replace an existing `.npz` file. Default: False.
+
+    Raises:
+        UsageError: if the path does not end in `.npz`, the episodes are invalid, or Minari is not installed.
+        StorageError: if the target exists or cannot be written.
+    """
     episodes = as_episodes(episodes)
     if str(target).startswith(MINARI):
         return _save_minari(str(target).removeprefix(MINARI), episodes)
@@ -103,7 +130,7 @@ def save_episodes(target: str | Path, episodes: Sequence[Any], *, overwrite: boo
 
 def _minari() -> Any:
     try:
-        import minari  # pyright: ignore[reportMissingImports] - an extra
+        import minari  # pyright: ignore[reportMissingImports] - an optional dependency
         import minari.data_collector  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UsageError("minari: is not installed; pip install 'rpsp[minari]'.") from error
@@ -144,7 +171,8 @@ def _save_minari(name: str, episodes: list[Episode]) -> None:
         for i, e in enumerate(episodes)
     ]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # it would like a description, an author, an environment
+        # Minari warns that description, author and environment are missing.
+        warnings.simplefilter("ignore", UserWarning)
         minari.create_dataset_from_buffers(
             name,
             buffers,

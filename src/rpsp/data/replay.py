@@ -1,4 +1,4 @@
-"""The replay buffer: a ring of the latest steps, in the order in which they were made."""
+"""Replay buffer: a ring buffer of the latest steps, in the order in which they were made."""
 
 from __future__ import annotations
 
@@ -13,20 +13,27 @@ from rpsp.data.batches import Batch
 
 
 class Stored(NamedTuple):
-    """The latest steps: entry i of every array is one step. A ring: after the last entry comes the first."""
+    """The contents of the replay buffer. Entry i of every array belongs to the same step.
+
+    It is a ring buffer: new steps overwrite the oldest ones, and entry 0 follows the last entry.
+    """
 
     q: Float[Array, "capacity q"]
-    """The state acted from."""
+    """Pre-state: the state in which the agent acted."""
     start: Bool[Array, " capacity"]
+    """`Batch.starts`."""
     seen: Float[Array, "capacity obs"]
+    """`Batch.previous_observations`. With `start` and `executed` it is the input from which `q` was computed."""
     executed: Float[Array, "capacity act"]
-    """Start, seen and executed as in `Batch`: what the state was made of."""
+    """`Batch.previous_actions`."""
     action: Float[Array, "capacity act"]
-    """As the policy drew it."""
+    """`Batch.drawn_actions`: the action as drawn by the policy."""
     performed: Float[Array, "capacity act"]
+    """`Batch.actions`: the action as executed by the environment."""
     observation: Float[Array, "capacity obs"]
     reward: Float[Array, " capacity"]
     terminated: Bool[Array, " capacity"]
+    """True if the episode terminated with this step; False if it went on or was truncated."""
 
 
 def _empty(capacity: int, states: int, observations: int, actions: int) -> Stored:
@@ -41,19 +48,31 @@ def _empty(capacity: int, states: int, observations: int, actions: int) -> Store
 
 
 def store(stored: Stored, steps: Int[Array, ""], batch: Batch, states: Float[Array, "row time q"]) -> Stored:
-    """The buffer with the steps of a batch behind those it has, over the oldest; filler is left out."""
+    """Append the steps of a batch to the buffer, overwriting the oldest steps. Padding is not stored.
+
+    Args:
+        stored: the buffer.
+        steps: number of steps stored so far, including those that were overwritten.
+        batch: the new steps.
+        states: the pre-states of the new steps.
+
+    Returns:
+        The new buffer.
+    """
     capacity = stored.reward.shape[0]
     mask = jnp.asarray(batch.mask).ravel()
     count = jnp.cumsum(mask)
-    kept = mask & (count > count[-1] - capacity)  # of more than there is room for, the latest
-    place = jnp.where(kept, (steps + count - 1) % capacity, capacity)  # out of bounds nothing is written
+    kept = mask & (count > count[-1] - capacity)  # if the batch exceeds the capacity, keep its latest steps
+    place = jnp.where(
+        kept, (steps + count - 1) % capacity, capacity
+    )  # out-of-bounds positions are not written (mode="drop")
     new = Stored(
         states,
         jnp.asarray(batch.starts),
-        jnp.asarray(batch.seen),
-        jnp.asarray(batch.executed),
+        jnp.asarray(batch.previous_observations),
+        jnp.asarray(batch.previous_actions),
+        jnp.asarray(batch.drawn_actions),
         jnp.asarray(batch.actions),
-        jnp.asarray(batch.performed),
         jnp.asarray(batch.observations),
         jnp.asarray(batch.rewards),
         jnp.asarray(batch.ends) & ~jnp.asarray(batch.truncated),

@@ -1,4 +1,4 @@
-"""Encodings of observations: standardised numbers, and symbols as one-hot vectors."""
+"""Encodings of observations and actions: standardised numbers, and symbols as one-hot vectors."""
 
 from __future__ import annotations
 
@@ -10,28 +10,39 @@ from rpsp.errors import UsageError
 
 
 class Scaling(eqx.Module):
-    """x ↦ (x − mean) / scale, and back: the units in which filters see observations and actions."""
+    """Standardisation x ↦ (x − mean) / scale of the observations and actions that filters process."""
 
     mean: Float[np.ndarray, " x"]
+    """Mean of each column."""
     scale: Float[np.ndarray, " x"]
+    """Standard deviation of each column; 1 for constant columns."""
 
     def encode(self, x: np.ndarray) -> np.ndarray:
+        """Return (x − mean) / scale."""
         return (x - self.mean) / self.scale
 
     def decode(self, x: np.ndarray) -> np.ndarray:
+        """Return x · scale + mean."""
         return x * self.scale + self.mean
 
 
 def fit_scaling(data: Float[np.ndarray, "n x"]) -> Scaling:
-    """Zero mean and unit variance a column. A column that never changes keeps scale 1, so that it stays harmless."""
+    """Fit a scaling that gives every column zero mean and unit variance.
+
+    Constant columns get scale 1, so that encoding maps them to 0.
+    """
     std = data.std(axis=0)
-    # Rounding leaves a constant column a std of a few ulps of its value; dividing by that would make noise of it.
+    # Rounding can give a constant column a standard deviation of a few ulps. Dividing by it would amplify rounding
+    # noise.
     constant = std <= 1e-9 * np.maximum(1e-3, np.abs(data).max(axis=0))
     return Scaling(data.mean(axis=0), np.where(constant, 1.0, std))
 
 
 class OneHot(eqx.Module):
-    """Symbols 0 … size−1 as one-hot vectors, and distributions left as they are on the way back."""
+    """Encoding of symbols 0 … size−1 as one-hot vectors.
+
+    `decode` returns its argument unchanged, because predictions are distributions over symbols.
+    """
 
     size: int = eqx.field(static=True)
 
@@ -43,7 +54,16 @@ class OneHot(eqx.Module):
 
 
 def symbols(x: np.ndarray, size: int | None = None, name: str = "observations") -> np.ndarray:
-    """A column of whole numbers 0, 1, 2, … as integers, or a sentence that says why it is not one."""
+    """Validate a column of symbols and convert it to integers.
+
+    Args:
+        x: whole numbers 0, 1, 2, …, as a 1-D array or a single column.
+        size: number of known symbols. Default: any number.
+        name: how error messages refer to the array.
+
+    Raises:
+        UsageError: if there are several columns, or a value is not one of the symbols.
+    """
     x = np.asarray(x)
     if x.ndim == 2 and x.shape[1] != 1:
         raise UsageError(f"{name}: has {x.shape[1]} columns; the tabular model takes one column of symbols 0, 1, 2, …")

@@ -1,1 +1,1 @@
-"""What is stepped: tasks, disturbances, guards, vector environments. Knows no learning."""
+"""Environments: tasks, disturbances, guards and vector environments. Independent of learning."""

@@ -1,4 +1,4 @@
-"""What happens to readings and actions between a batch of environments and the agent: masks, noise, latency, loss."""
+"""Disturbances between a batch of environments and the agent: masks, noise, latency and dropout."""
 
 from __future__ import annotations
 
@@ -17,32 +17,50 @@ Array = NDArray[Any]
 
 
 class Disturbance:
-    """What happens to readings and actions between a batch of environments and the agent.
+    """Base class of changes to observations and actions between a batch of environments and the agent.
 
-    Subclasses say what becomes of the first reading of an episode and of each later one, given only the rows it
-    concerns, and of actions. This class keeps what they share: a random stream per row, apart from the environment's
-    own, and the readings last delivered, which is what a finished row goes on showing.
+    In this module, a *reading* is an observation of the environment, and the *delivered* observation is what the agent
+    gets.
+
+    Subclasses override `first` and `next`, which change the first reading of an episode and all later ones, or `send`,
+    which changes actions. `first` and `next` get only the rows concerned. This class keeps a random generator per row,
+    separate from that of the environment, and the last delivered observations, which finished rows repeat.
     """
 
     stream: ClassVar[int] = 0
-    """Tells the random streams of different disturbances with the same seed apart."""
+    """Number of the random stream, so that different disturbances with the same seed have different random numbers."""
     draws: ClassVar[bool] = True
-    """Whether there is anything random in it: to seed a generator takes a sixth of a reset."""
+    """Whether the disturbance is random. Otherwise generators are not seeded, which saves a sixth of a reset's time."""
 
     def attach(
         self, num_envs: int, observation_space: gymnasium.Space, action_space: gymnasium.Space
     ) -> gymnasium.Space:
-        """Get ready for a batch of environments with these (single) spaces; returns the space of what is delivered."""
+        """Prepare for a batch of environments.
+
+        Args:
+            num_envs: number of environments.
+            observation_space: observation space of a single environment.
+            action_space: action space of a single environment.
+
+        Returns:
+            The space of the delivered observations of a single environment.
+        """
         space = self.delivered_space(observation_space)
         self._delivered = np.zeros((num_envs, *(space.shape or ())), space.dtype)
         self._generators = [np.random.default_rng() for _ in range(num_envs)]
         self._active: Bools | None = np.zeros(num_envs, np.bool_)
-        """The rows whose episodes go on; None where that is all of them."""
+        """True at rows with an episode in progress; None if that is all rows."""
         self._everyone = np.arange(num_envs)
         return space
 
     def start(self, rows: Rows, seeds: Sequence[int | None], readings: Array) -> Array:
-        """Deliver after a reset of these rows; `readings` and `seeds` have an entry for every row of the batch."""
+        """Return the delivered observations after a reset.
+
+        Args:
+            rows: the rows that were reset.
+            seeds: the seed of every row of the batch; None to keep its generator.
+            readings: the readings of every row of the batch.
+        """
         for row in rows:
             seed = seeds[row]
             if seed is not None and self.draws:
@@ -53,11 +71,16 @@ class Disturbance:
         return self._delivered.copy()
 
     def send(self, actions: Array) -> Array:
-        """The actions that reach the environments: those of the agent, unless a subclass says otherwise."""
+        """Return the actions that reach the environments. Default: the actions of the agent."""
         return actions
 
     def deliver(self, readings: Array, finished: Bools) -> Array:
-        """Deliver after a step; `finished` marks the rows whose episode has ended with it or before."""
+        """Return the delivered observations after a step.
+
+        Args:
+            readings: the readings of every row of the batch.
+            finished: True at rows whose episode ended in this step or before.
+        """
         if self._active is None:
             self._delivered[:] = self.next(self._everyone, readings)
         else:
@@ -67,20 +90,28 @@ class Disturbance:
         return self._delivered.copy()
 
     def delivered_space(self, space: gymnasium.Space) -> gymnasium.Space:
-        """The space of what is delivered, given that of the readings; raises where they cannot be disturbed so."""
+        """Return the space of delivered observations, given the space of readings.
+
+        Raises:
+            UsageError: if readings of this space cannot be disturbed in this way.
+        """
         return space
 
     def first(self, rows: Rows, readings: Array) -> Array:
-        """What becomes of an episode's first reading: delivered like any other, unless a subclass says otherwise."""
+        """Return what is delivered for the first readings of episodes. Default: as `next`."""
         return self.next(rows, readings)
 
     def next(self, rows: Rows, readings: Array) -> Array:
-        """What becomes of a later reading."""
+        """Return what is delivered for later readings. Default: the readings."""
         return readings
 
 
 class Selection(Disturbance):
-    """Only some coordinates are observed."""
+    """Observe only some coordinates.
+
+    Args:
+        indices: indices of the coordinates.
+    """
 
     draws = False
 
@@ -106,7 +137,12 @@ class Selection(Disturbance):
 
 
 class Noise(Disturbance):
-    """Every coordinate of every reading, the first included, gets independent N(0, sigma²) noise; of `units`, if given."""
+    """Add independent Gaussian noise to every coordinate of every reading, including the first.
+
+    Args:
+        sigma: standard deviation.
+        units: if given, one factor per coordinate by which the standard deviation is multiplied.
+    """
 
     stream = 1
 
@@ -118,17 +154,21 @@ class Noise(Disturbance):
 
     def delivered_space(self, space: gymnasium.Space) -> gymnasium.Space:
         box = _require_box(space, "obs_noise")
-        # Noise respects no bounds, and a noisy integer is none.
+        # Noisy observations can leave the bounds, and noisy integers are no integers.
         dtype = box.dtype if np.issubdtype(box.dtype, np.floating) else np.float64
         return Box(-np.inf, np.inf, box.shape, dtype)
 
     def next(self, rows: Rows, readings: Array) -> Array:
         noise = [self._generators[row].standard_normal(readings.shape[1]) for row in rows]
-        return readings + self._sigma * np.reshape(noise, readings.shape)  # reshaped, because there may be no rows
+        return readings + self._sigma * np.reshape(noise, readings.shape)  # reshape also handles zero rows
 
 
 class Latency(Disturbance):
-    """Readings arrive `steps` steps late; until the first can, the reset's reading is repeated."""
+    """Delay observations. Until the first delayed one arrives, the reset observation is repeated.
+
+    Args:
+        steps: number of steps.
+    """
 
     draws = False
 
@@ -151,10 +191,13 @@ class Latency(Disturbance):
 
 
 class Delay(Disturbance):
-    """Actions take effect `steps` steps late; until the first can, the null action does.
+    """Delay actions. Until the first delayed one takes effect, the null action is executed.
 
-    The null action is the middle of the range (0 where it is unbounded): 0 once actions are scaled to [-1, 1].
-    Of a `Discrete` space it is the first action.
+    The null action is the middle of the action range, or 0 in unbounded coordinates. It is 0 once actions are scaled to
+    [-1, 1]. In a `Discrete` space it is the first action.
+
+    Args:
+        steps: number of steps.
     """
 
     draws = False
@@ -166,7 +209,7 @@ class Delay(Disturbance):
         self, num_envs: int, observation_space: gymnasium.Space, action_space: gymnasium.Space
     ) -> gymnasium.Space:
         self._null = _null_action(action_space)
-        # As wide as numpy goes, so that waiting does not round an action.
+        # The widest NumPy type, so that actions are not rounded in the queue.
         self._on_the_way = np.zeros((num_envs, self._steps, *self._null.shape), np.result_type(self._null, np.int64))
         return super().attach(num_envs, observation_space, action_space)
 
@@ -182,7 +225,11 @@ class Delay(Disturbance):
 
 
 class Dropout(Disturbance):
-    """Each reading but a reset's is lost with this probability, as a whole; the last one delivered then stands in."""
+    """Drop whole readings at random and repeat the last delivered observation instead. Reset observations are kept.
+
+    Args:
+        probability: probability that a reading is dropped.
+    """
 
     stream = 2
 
@@ -199,12 +246,12 @@ class Dropout(Disturbance):
 
     def next(self, rows: Rows, readings: Array) -> Array:
         lost = np.array([self._generators[row].random() < self._probability for row in rows], np.bool_)
-        # The trailing axes are those of an observation: one, or none for a Discrete space.
+        # The trailing axes are those of an observation: one for a Box, none for a Discrete space.
         return np.where(lost.reshape(-1, *[1] * (readings.ndim - 1)), self._delivered[rows], readings)
 
 
 def _through(on_the_way: Array, rows: Rows, entering: Array) -> Array:
-    """Put one item per row at the end of its queue, `on_the_way[row]`, and take the first one out."""
+    """Append one item per row to the queue `on_the_way[row]`, and remove and return the first item."""
     queues = np.concatenate((on_the_way[rows], entering[:, None]), axis=1)
     on_the_way[rows] = queues[:, 1:]
     return queues[:, 0]
@@ -212,7 +259,7 @@ def _through(on_the_way: Array, rows: Rows, entering: Array) -> Array:
 
 def _checked_steps(field: str, steps: Any) -> int:
     if not isinstance(steps, int | np.integer) or steps < 0:
-        raise UsageError(f"{field} must be a whole number, 0 or more, got {steps!r}; give how many steps late")
+        raise UsageError(f"{field} must be a whole number, 0 or more, got {steps!r}; give the number of steps")
     return int(steps)
 
 

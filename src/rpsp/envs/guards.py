@@ -1,4 +1,4 @@
-"""Checks around a user's environment: values that are not finite, diverged simulations, exceptions, malformed returns."""
+"""Checks of environments: NaN or infinite values, diverged simulations, exceptions and malformed return values."""
 
 from __future__ import annotations
 
@@ -21,16 +21,22 @@ from rpsp.errors import EnvironmentFailure, RpspError, UsageError
 
 
 class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
-    """Ends an episode whose simulation has diverged, instead of letting its numbers reach the learner.
+    """Wrapper that ends episodes whose simulation has diverged, so that their values do not reach the learner.
 
-    MuJoCo resets a diverged simulation silently, which would teach the agent that catastrophe leads back to the start.
-    A step with a number that is not finite, with a MuJoCo warning, or after which time has run backwards returns the
-    last good observation, reward 0, `truncated=True` and `info["failed"]=True`; all others `info["failed"]=False`.
+    MuJoCo resets a diverged simulation silently. Without this wrapper, the agent would learn that a diverged simulation
+    leads back to the initial state. A step fails if it has NaN or infinite values or a MuJoCo warning, or if simulation
+    time decreases. A failed step returns the last good observation, reward 0, `truncated=True` and
+    `info["failed"]=True`. All other steps have `info["failed"]=False`.
 
-    An ended episode stays ended: until the next reset, steps do nothing and return its last observation with reward 0.
+    After the end of an episode, steps have no effect until the next reset. They return the last observation and reward
+    0.
 
-    With `ends_raising` set, an exception in a step ends the episode in the same way, and `info["raised"]` says what was
-    raised. The environment is then made anew before the next episode, if `factory` is given.
+    If `ends_raising` is set, an exception in a step ends the episode in the same way, and `info["raised"]` describes
+    the exception. The environment is then created again before the next episode, if `factory` is given.
+
+    Args:
+        env: the environment.
+        factory: creates another environment of the same kind. Default: none.
     """
 
     def __init__(self, env: gymnasium.Env, factory: Callable[[], gymnasium.Env] | None = None) -> None:
@@ -43,13 +49,13 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
         """Whether an exception in a step ends the episode as failed instead of being raised."""
         self._ended: tuple[bool, bool, dict[str, Any]] | None = None
         self.failure = ""
-        """The first number that was not finite, in words."""
+        """Description of the first NaN or infinite value; empty if there was none."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if self._broken and self._factory is not None:
             fresh = self._factory()
             if fresh.unwrapped is not self.unwrapped:
-                with suppress(Exception, SystemExit):  # it is broken already
+                with suppress(Exception, SystemExit):  # the environment is broken already
                     self.env.close()
             self.env = fresh
         self._broken = False
@@ -62,7 +68,7 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
                 "its reset"
             )
         simulation = simulation_of(self.env)
-        # Copied here and below, because an environment may write its next observation into the same array.
+        # Copied here and below, because an environment may reuse the array for its next observation.
         self._last, self._time = copy(observation), simulation.time if simulation else 0.0
         self._ended = None
         return observation, info
@@ -78,7 +84,7 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
             self._broken, self._ended = True, (False, True, {"failed": True})
             return copy(self._last), 0.0, False, True, {"failed": True, "raised": _described(error)}
         self._check(observation)
-        terminated, truncated = bool(terminated), bool(truncated)  # environments return numpy's as well
+        terminated, truncated = bool(terminated), bool(truncated)  # environments may return NumPy booleans
         failed = bool(unusable(np.atleast_1d(observation), float(reward)))
         if failed and not self.failure:
             wrong = [(f"observation {i}", x) for i, x in enumerate(np.atleast_1d(observation)) if not np.isfinite(x)]
@@ -93,7 +99,7 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
         return observation, reward, terminated, truncated, {**info, "failed": failed}
 
     def _is_malformed(self, error: BaseException) -> bool:
-        """Whether an error comes from the form of what the environment returns, which no new episode would change."""
+        """Return whether an error is due to malformed return values, which a new episode would not change."""
         if self._form_checked or not isinstance(error, TypeError | ValueError | AssertionError):
             return False
         self._form_checked = True
@@ -102,12 +108,12 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
         return False
 
     def _check(self, observation: Any) -> None:
-        """Refuse what no reader of the space could expect; numbers beyond the bounds of a Box are let through."""
+        """Raise an error if an observation does not fit its space. Values outside the bounds of a Box are accepted."""
         space = self.observation_space
         if np.shape(observation) != space.shape or (isinstance(space, Discrete) and not space.contains(observation)):
             raise UsageError(
                 f"{type(self.unwrapped).__name__} returned the observation {_short(observation)} of shape "
-                f"{np.shape(observation)}, and its observation_space is {_short(space)}; let the two agree"
+                f"{np.shape(observation)}, and its observation_space is {_short(space)}; make them agree"
             )
 
 
@@ -117,40 +123,40 @@ def _guarded(factory: Callable[[], gymnasium.Env], patience: Patience) -> Failur
 
 
 RAISED = Exception, SystemExit, Overdue
-"""What counts as a failure of an environment. SystemExit does: only the command itself may end the process so."""
+"""Exceptions that count as failures of an environment. SystemExit is one: only the command may end the process."""
 
 
 def _described(error: BaseException, doing: str = "") -> str:
-    """The type of an error, its message and where it was raised."""
+    """Return the type of an error, its message and where it was raised."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     when = f" while {doing}" if doing else ""
     return f"{type(error).__name__}{when}: {error} ({place.filename}, line {place.lineno})"
 
 
 RETURNED = {"reset": ("observation", "info"), "step": ("observation", "reward", "terminated", "truncated", "info")}
-"""What the methods of an environment return, by Gymnasium's agreement."""
+"""What the methods of an environment return in Gymnasium's API."""
 
 
 def _malformed(env: gymnasium.Env) -> str | None:
-    """What is wrong with the form of what an environment returns, or else one of the wrappers around it."""
+    """Describe what is malformed in the methods of an environment or of one of its wrappers; None if nothing is."""
     if isinstance(env, gymnasium.Wrapper) and (inside := _malformed(env.env)):
         return inside
     takes = inspect.signature(env.reset).parameters
     missing = [name for name in ("seed", "options") if name not in takes]
     if missing and all(parameter.kind is not parameter.VAR_KEYWORD for parameter in takes.values()):
         form = "def reset(self, *, seed=None, options=None)"
-        return f"{type(env).__name__}.reset takes no {' and no '.join(missing)}; let it be {form}"
+        return f"{type(env).__name__}.reset takes no {' and no '.join(missing)}; define it as {form}"
     for method, names in RETURNED.items():
         returned: Any = env.reset(seed=0) if method == "reset" else env.step(env.action_space.sample())
         call, form = f"{type(env).__name__}.{method}", ", ".join(names)
         if not isinstance(returned, tuple) or len(returned) != len(names):
             many = f"{len(returned)} values" if isinstance(returned, tuple) else f"one {type(returned).__name__}"
-            return f"{call} returned {many}; let it return {form}"
+            return f"{call} returned {many}; it must return {form}"
         values = dict(zip(names, returned, strict=True))
         if not isinstance(values["info"], dict):
-            return f"{call} returned the info {_short(values['info'])}; let it be a dictionary"
+            return f"{call} returned the info {_short(values['info'])}; it must be a dictionary"
         if not isinstance(np.asarray(values.get("reward", 0.0))[()], numbers.Real):
-            return f"{call} returned the reward {_short(values['reward'])}; let it be one number, as float(reward)"
+            return f"{call} returned the reward {_short(values['reward'])}; it must be one number, as float(reward)"
     return None
 
 

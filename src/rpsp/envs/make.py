@@ -1,15 +1,14 @@
-"""Environments as the learner meets them: partly observed, disturbed, and many at once.
+"""Create partially observed and disturbed vector environments.
 
-`make` turns any Gymnasium id or factory into a `gymnasium.vector.VectorEnv`. On its way to the agent a reading passes,
-in this order,
+`make` creates a `gymnasium.vector.VectorEnv` from a Gymnasium id or a factory. An observation passes, in this order,
 
     environment → FailureGuard → ObserveOnly → ObservationNoise → ObservationLatency → ObservationDropout → agent
 
-as in a robot: the sensors that exist, their noise, the time their signal takes, and what is lost on the way. An action
-passes `ActionLatency`. Each of these is also an ordinary Gymnasium wrapper for a single environment.
+This is the order in a robot: which sensors exist, their noise, the latency of their signal, and lost signals. An action
+passes `ActionLatency`. Each of these is also available as a Gymnasium wrapper of a single environment.
 
-Every disturbance is written once, as a `Disturbance` of a batch; the wrapper of a single environment is that with a
-batch of one. So a wrapped single environment and row i of a wrapped batch give the same numbers for the same seed.
+Every disturbance is implemented once, as a `Disturbance` of a batch. The wrapper of a single environment uses a batch
+of one. A wrapped single environment and row i of a wrapped batch therefore give the same values for the same seed.
 """
 
 from __future__ import annotations
@@ -79,32 +78,41 @@ def make(
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     **env_kwargs: Any,
 ) -> VectorEnv:
-    """Make a vector environment, partly observed and disturbed as asked.
+    """Create a vector environment with partial observations and disturbances.
 
-    `infos["failed"]` tells at every step which rows ended because the simulation failed (see `FailureGuard`). As in
-    Gymnasium, a finished row starts its next episode in the following step. With `AutoresetMode.DISABLED` finished rows
-    wait for `reset(seed=[...], options={"reset_mask": mask})`, which restarts the masked rows only.
+    `infos["failed"]` is True at rows whose episode ended because the simulation failed (see `FailureGuard`). As in
+    Gymnasium, a finished row starts its next episode in the following step. With `AutoresetMode.DISABLED`, finished
+    rows wait for `reset(seed=[...], options={"reset_mask": mask})`, which resets only the rows in the mask.
 
     Args:
-        id: a Gymnasium id, also as `module:Env-v0`, or a function without arguments that makes an environment.
-        num_envs: how many environments.
-        observe: what the agent sees: "all", "positions", or indices as a sequence or as in "0,1,2".
-            Unless given, the positions in the paper's tasks and everything elsewhere.
-        obs_noise: standard deviation of Gaussian noise on every observation.
-        relative_noise: the same in units of each coordinate's own standard deviation over 2000 random steps.
-        obs_latency: how many steps observations are late.
-        act_latency: how many steps actions are late.
-        dropout: the probability that an observation is lost and the one before it repeated.
-        noise: short for `obs_noise`.
-        latency: short for `obs_latency`.
-        max_episode_steps: when an episode is truncated; the paper's limit in its tasks, elsewhere the environment's.
-        seed: the seed of the first reset that is not given one; row i gets seed + i.
-        threads: how many threads step the physics of a batched MuJoCo task; every core unless given.
-        step_timeout: seconds after which a step, a reset or the making of one environment is given up as hanging (see
-            `rpsp.envs.watchdog`); 0 for never.
-        autoreset_mode: what happens to finished rows, as in Gymnasium; DISABLED leaves resets to the caller.
+        id: a Gymnasium id, also as `module:Env-v0`, or a function without arguments that creates an environment.
+        num_envs: number of environments.
+        observe: which coordinates the agent observes: "all", "positions", or indices as a sequence or as in "0,1,2".
+            Default: "positions" for the paper's tasks, otherwise "all".
+        obs_noise: standard deviation of Gaussian noise on every observation. Default: 0.
+        relative_noise: the same, relative to the standard deviation of each coordinate over 2000 random steps.
+            Default: 0.
+        obs_latency: latency of observations, in steps. Default: 0.
+        act_latency: latency of actions, in steps. Default: 0.
+        dropout: probability that an observation is lost and the last one is repeated. Default: 0.
+        noise: alias of `obs_noise`.
+        latency: alias of `obs_latency`.
+        max_episode_steps: time limit of an episode. Default: the paper's limit for its tasks, otherwise the limit of
+            the environment.
+        seed: seed of the first reset, if that has no seed of its own. Row i gets seed + i.
+        threads: number of threads that step the physics of a batched MuJoCo task. Default: all cores.
+        step_timeout: time limit in seconds for one step, one reset or the creation of one environment (see
+            `rpsp.envs.watchdog`). Default: 0 (no limit).
+        autoreset_mode: how finished rows are reset, as in Gymnasium. DISABLED leaves resets to the caller.
             Default: NEXT_STEP.
-        **env_kwargs: what the environment itself takes.
+        **env_kwargs: keyword arguments of the environment.
+
+    Returns:
+        The vector environment.
+
+    Raises:
+        UsageError: if an argument is invalid or does not fit the environment.
+        EnvironmentFailure: if the environment raises an exception or hangs.
     """
     _check_at_least("num_envs", num_envs, 1)
     if max_episode_steps is not None:
@@ -134,7 +142,7 @@ def make(
         if relative_noise:
             with _blaming(name, "being made"):
                 alone = _batch(id, spec, 1, max_episode_steps, threads, patience, env_kwargs)
-            # In front of it, so that an environment that raises or hangs here is treated as in a rollout.
+            # With `_Front`, exceptions and time limits are handled here as in a rollout.
             with closing(_Front(alone, name, None, patience)) as front:
                 units = _spread(front, name)
             disturbances.insert(0, Noise(relative_noise, units if visible is None else units[list(visible)]))
@@ -147,7 +155,7 @@ def make(
         raise
     if mode != AutoresetMode.DISABLED:
         envs = Autoreset(envs, mode)
-    # Nobody watches the clock over a fixed amount of arithmetic, which cannot hang.
+    # MujocoBatch does a fixed amount of computation and cannot hang, so it needs no time limit.
     return _Front(envs, name, seed, Patience() if isinstance(envs.unwrapped, MujocoBatch) else patience)
 
 
@@ -160,7 +168,7 @@ def _batch(
     patience: Patience,
     env_kwargs: dict[str, Any],
 ) -> MujocoBatch | SerialBatch:
-    """The undisturbed environments: in threads where we know the task, else one after another."""
+    """Create the undisturbed environments: a `MujocoBatch` for the tasks it supports, otherwise a `SerialBatch`."""
     if spec is None:
         if not callable(id):
             raise UsageError(
@@ -173,7 +181,7 @@ def _batch(
     own_id = spec.id.removeprefix("rpsp/")
     if max_episode_steps is None and own_id in TASKS:
         max_episode_steps = TASKS[own_id].max_episode_steps
-    # The batch cannot be rendered; Gymnasium's own environments can.
+    # MujocoBatch cannot render, but Gymnasium's environments can.
     if own_id in BATCHED_IDS and env_kwargs.get("render_mode") is None:
         return MujocoBatch(own_id, num_envs, max_episode_steps=max_episode_steps, threads=threads, **env_kwargs)
     factory = partial(gymnasium.make, spec, max_episode_steps=max_episode_steps, **env_kwargs)
@@ -181,9 +189,10 @@ def _batch(
 
 
 def _spread(envs: VectorEnv, name: str, steps: int = 2000) -> Array:
-    """Measure the standard deviation of every coordinate of an environment's readings under random actions.
+    """Measure the standard deviation of every coordinate of the observations under random actions.
 
-    The same every time. Episodes in which the environment raises are counted as in a rollout.
+    Seeds are fixed, so the result is always the same. Episodes in which the environment raises an exception are counted
+    as in a rollout.
     """
     _require_box(envs.single_observation_space, "relative_noise")
     if isinstance(envs.unwrapped, SerialBatch):
@@ -255,7 +264,7 @@ def _check_spaces(name: str, envs: VectorEnv) -> None:
 def _visible(
     observe: str | Sequence[int] | NDArray[np.integer[Any]] | None, envs: MujocoBatch | SerialBatch
 ) -> Sequence[int] | None:
-    """The indices that `observe` stands for; None for everything."""
+    """Return the indices that `observe` selects; None for all."""
     id = "" if envs.spec is None else envs.spec.id.removeprefix("rpsp/")
     if observe is None:
         observe = "positions" if id in TASKS else "all"
@@ -269,7 +278,7 @@ def _visible(
         except ValueError as error:
             raise UsageError(f"observe={observe!r} is not understood; give all, positions, or as in 0,1,2") from error
     if envs.observation_structure is not None:
-        return range(envs.observation_structure["qpos"])  # they come first
+        return range(envs.observation_structure["qpos"])  # positions come first
     if (family := id.rpartition("-v")[0]) in _CLASSIC_POSITIONS:
         return _CLASSIC_POSITIONS[family]
     raise UsageError(
@@ -278,10 +287,10 @@ def _visible(
 
 
 def observed_indices(observe: Any) -> list[int]:
-    """Return the indices in a sequence of whole numbers, Python's or numpy's.
+    """Convert a sequence of Python or NumPy integers to a list of indices.
 
     Raises:
-        UsageError: `observe` is no sequence, or holds something else.
+        UsageError: if `observe` is not a sequence of integers.
     """
     try:
         indices = list(observe)
@@ -300,7 +309,7 @@ def _check_at_least(field: str, value: Any, least: int) -> None:
 
 
 def _either(field: str, value: Any, short: str, short_value: Any) -> Any:
-    """The value under whichever of its two names it was given; 0 if under neither."""
+    """Return the value given under one of two names; 0 if neither is given."""
     if value is not None and short_value is not None:
         raise UsageError(f"{field}={value} and {short}={short_value} mean the same; give only one of them")
     return value if value is not None else short_value if short_value is not None else 0
@@ -309,13 +318,13 @@ def _either(field: str, value: Any, short: str, short_value: Any) -> Any:
 def _registered_batch(
     id: str, num_envs: int = 1, *, autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP, **kwargs: Any
 ) -> VectorEnv:
-    """A `MujocoBatch` as Gymnasium makes its own: with autoreset in the next step."""
+    """Create a `MujocoBatch` with autoreset, as `gymnasium.make_vec` does for its environments."""
     return Autoreset(MujocoBatch(id, num_envs, **kwargs), autoreset_mode)
 
 
 def _register() -> None:
     for id in BATCHED_IDS:
-        if f"rpsp/{id}" in gymnasium.registry:  # this module was imported before, under a test's reload
+        if f"rpsp/{id}" in gymnasium.registry:  # this module was imported before and is reloaded by a test
             continue
         spec = gymnasium.spec(id)
         gymnasium.register(

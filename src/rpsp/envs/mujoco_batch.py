@@ -1,12 +1,12 @@
 """Many MuJoCo simulations of one Gymnasium task, stepped together in threads.
 
-Gymnasium steps its environments one after another and spends a third of the time in Python. Here MuJoCo's own batch
-steps all of them on threads that Python knows nothing of, and observation, reward and termination are then computed for
-the whole batch at once. The numbers are Gymnasium's own, bit for bit: every parameter is read from one of its
-environments, the template, and only the formulas of `step` and `reset` are written out again below.
+Gymnasium steps its environments one after another and spends a third of the time in Python. Here, MuJoCo's batch steps
+all of them in native threads, and observations, rewards and terminations are then computed for the whole batch at once.
+The results are bit for bit those of Gymnasium. All parameters are read from one of its environments, the template. Only
+the formulas of `step` and `reset` are implemented again below.
 """
 
-# MuJoCo's compiled modules come without type stubs.
+# MuJoCo's compiled modules have no type stubs.
 # pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ Rows = NDArray[np.intp]
 """Indices of environments in a batch."""
 Limits = tuple[float | int, float | int]
 Seeds = int | np.integer[Any] | Sequence[int | None] | NDArray[np.integer[Any]] | None
-"""What `reset` takes: one number for the batch (row i gets seed + i), one per row, or None to go on unseeded."""
+"""Seeds accepted by `reset`: one number (row i gets seed + i), one per row, or None to keep the generators."""
 
 
 def row_seeds(seed: Seeds, num_envs: int) -> list[int | None]:
-    """One seed per environment, as Gymnasium's vector environments count them, in plain integers."""
+    """Return one seed per environment as Python integers, with the convention of Gymnasium's vector environments."""
     if seed is None:
         return [None] * num_envs
     if isinstance(seed, int | np.integer):
         seed = [int(seed) + row for row in range(num_envs)]
     if len(seed) != num_envs:
         raise UsageError(f"seed has {len(seed)} entries for {num_envs} environments; give one number or one per row")
-    # Gymnasium refuses numpy's integers.
+    # Gymnasium does not accept NumPy integers.
     return [None if one is None else int(one) for one in seed]
 
 
 def rows_to_reset(options: Mapping[str, Any] | None, num_envs: int) -> Rows:
-    """The rows that `options["reset_mask"]` names; all of them where there is no mask."""
+    """Return the rows that are True in `options["reset_mask"]`; all rows if there is no mask."""
     if options is None or "reset_mask" not in options:
         return np.arange(num_envs)
     mask = np.asarray(options["reset_mask"])
@@ -65,44 +65,44 @@ def rows_to_reset(options: Mapping[str, Any] | None, num_envs: int) -> Rows:
 
 
 def _some(flags: Bools) -> Bools | None:
-    """None where no flag is set."""
-    return flags if np.logical_or.reduce(flags) else None  # as `flags.any()`, in half the time
+    """Return the flags, or None if no flag is set."""
+    return flags if np.logical_or.reduce(flags) else None  # same as `flags.any()`, in half the time
 
 
 def unusable(observations: NDArray[Any], rewards: Floats | float) -> Bools | np.bool_:
-    """Whether a step returned a number that is not finite. Any leading axes; the last one is the observation's."""
+    """Return whether a step has NaN or infinite values. All axes of `observations` but the last are batch axes."""
     return ~(np.isfinite(observations).all(axis=-1) & np.isfinite(rewards))
 
 
 def diverged(warnings: NDArray[np.int32], time_before: Floats | float, time_after: Floats | float) -> Bools | np.bool_:
-    """Whether MuJoCo gave a simulation up: the reset is silent, but a warning is counted and time starts again."""
+    """Return whether MuJoCo has reset a diverged simulation, which shows in a warning count and in its time."""
     return warnings.any(axis=-1) | (time_after < time_before)
 
 
 def simulation_of(env: gymnasium.Env) -> Any:
-    """The `MjData` an environment simulates with, or None if MuJoCo is not what it runs on."""
+    """Return the `MjData` of an environment, or None if it does not use MuJoCo."""
     data = getattr(env.unwrapped, "data", None)
     return data if isinstance(data, mujoco.MjData) else None
 
 
 class Snapshot(NamedTuple):
-    """The simulations of a batch at one moment; row i is environment i."""
+    """The simulations of a batch at one time. Row i is environment i."""
 
     motion: Floats
     """All positions, then all velocities."""
     positions: Floats
     velocities: Floats
     place: Floats
-    """How far along the track each robot is: what forward reward is paid for."""
+    """Position of each robot along the track, for the forward reward."""
     forces: Floats
-    """External forces on all bodies, not yet clipped; without columns where the task ignores them."""
+    """External forces on all bodies, before clipping. Without columns if the task does not use them."""
 
 
-# What is read from the template differs from task to task: it is what its class stores.
+# Any, because the attributes of the template differ between tasks.
 Template = Any
 Healthy = Callable[[Snapshot], Bools]
 Reward = Callable[[Snapshot, Floats, NDArray[Any], Bools], Floats]
-"""Of the snapshot after a step, the way made in it, the actions, and who is healthy after it."""
+"""Function of the snapshot after a step, the distance moved in it, the actions, and which rows are healthy after it."""
 
 
 def _uniform(generator: np.random.Generator, scale: float, size: int) -> Floats:
@@ -115,18 +115,19 @@ def _normal(generator: np.random.Generator, scale: float, size: int) -> Floats:
 
 @dataclass(frozen=True)
 class _Formulas:
-    """What Gymnasium's `step` and `reset` compute for one task; those of `step` over a batch."""
+    """The formulas of Gymnasium's `step` and `reset` for one task. Those of `step` process a batch."""
 
     healthy: Callable[[Template], Healthy]
     reward: Callable[[Template], Reward]
-    """Both of the template, whose parameters are looked up once."""
+    """`healthy` and `reward` get the template and return the formula, so that parameters are looked up only once."""
     place_of_body: bool = False
-    """Whether the robot is where its main body is; else its first position says so."""
+    """Whether the position along the track is that of the main body. Otherwise it is the first entry of qpos."""
     velocity_limit: float = np.inf
-    """Observed velocities are clipped to it."""
+    """Observed velocities are clipped to ± this value."""
     contact_forces: bool = False
+    """Whether the task uses external forces."""
     scatter_velocities: Callable[[np.random.Generator, float, int], Floats] = _uniform
-    """How far a reset puts them off, given the scale and how many there are."""
+    """Draws the random velocities of a reset, given a generator, the scale and the number of velocities."""
 
 
 def _between(values: Floats, limits: Limits | tuple[Floats, Floats]) -> Bools:
@@ -138,7 +139,7 @@ def _always(env: Template) -> Healthy:
 
 
 def _hopper_healthy(env: Template) -> Healthy:
-    # The height, the angle, which is one of the others too, and these: one comparison instead of three.
+    # One comparison instead of three: of the height, the angle, and the state, which includes the angle.
     low, high = (np.full(env.model.nq + env.model.nv - 1, limit, np.float64) for limit in env._healthy_state_range)
     height, angle = env._healthy_z_range, env._healthy_angle_range
     low[:2], high[:2] = (height[0], max(angle[0], low[1])), (height[1], min(angle[1], high[1]))
@@ -155,7 +156,7 @@ def _finite(now: Snapshot) -> Bools:
 
 
 def _ant_healthy(env: Template) -> Healthy:
-    low, high = env._healthy_z_range  # Ant alone counts the limits themselves as healthy
+    low, high = env._healthy_z_range  # only Ant counts the limits themselves as healthy
     return lambda now: _finite(now) & (low <= now.positions[:, 2]) & (now.positions[:, 2] <= high)
 
 
@@ -163,11 +164,14 @@ def _pendulum_healthy(env: Template) -> Healthy:
     return lambda now: _finite(now) & ~(np.abs(now.positions[:, 1]) > 0.2)
 
 
-# The order of the operations below is Gymnasium's: another order rounds differently.
+# The operations below are in Gymnasium's order, because another order gives other rounding errors.
 
 
 def _forward(env: Template) -> Callable[[Floats], Floats]:
-    weight, seconds = env._forward_reward_weight, env.dt  # which Gymnasium computes anew whenever it is looked at
+    weight, seconds = (
+        env._forward_reward_weight,
+        env.dt,
+    )  # `env.dt` is a property that Gymnasium computes at every access
     return lambda way: weight * (way / seconds)
 
 
@@ -223,21 +227,24 @@ BATCHED_IDS = tuple(_TASKS)
 
 
 class MujocoBatch(VectorEnv):
-    """`num_envs` copies of a Gymnasium MuJoCo task, stepped in threads, with Gymnasium's own numbers.
+    """Vector environment of a Gymnasium MuJoCo task, stepped in threads, with the same results as Gymnasium.
 
-    Nothing resets by itself (autoreset mode DISABLED): `reset(options={"reset_mask": mask})` restarts the masked rows,
-    and a finished row waits for it, unsimulated, returning its last observation, reward 0 and the flags it ended with.
-    Wrap in `rpsp.envs.vector.Autoreset` for Gymnasium's other modes.
+    Environments are not reset automatically (autoreset mode DISABLED). `reset(options={"reset_mask": mask})` resets the
+    rows in the mask. A finished row is not simulated until its reset. It returns its last observation, reward 0 and the
+    flags of its last step. Wrap the environment in `rpsp.envs.vector.Autoreset` for Gymnasium's other modes.
 
-    A simulation that diverged ends its episode: `truncated`, `infos["failed"]`, reward 0 and the last good observation.
-    How many threads there are changes nothing but the speed.
+    A simulation that diverges ends its episode with `truncated`, `infos["failed"]`, reward 0 and the last good
+    observation. The number of threads does not change the results.
 
     Args:
         id: one of `BATCHED_IDS`.
-        num_envs: how many environments.
-        max_episode_steps: when an episode is truncated; the task's own limit unless given.
-        threads: how many threads step the physics; every core this process may use unless given.
-        **env_kwargs: what Gymnasium's environment takes.
+        num_envs: number of environments.
+        max_episode_steps: time limit of an episode. Default: the limit of the task.
+        threads: number of threads that step the physics. Default: all cores that this process may use.
+        **env_kwargs: keyword arguments of Gymnasium's environment.
+
+    Raises:
+        UsageError: if an argument is invalid.
     """
 
     def __init__(
@@ -277,9 +284,9 @@ class MujocoBatch(VectorEnv):
         self.simulation = Batch(
             self._model, num_envs, min(threads or _usable_cores(), num_envs), persistent=contact_forces
         )
-        """All simulations: `simulation.qpos`, `simulation.time` and so on have a row for every environment."""
+        """All simulations. `simulation.qpos`, `simulation.time` and so on have one row per environment."""
         self._positions, self._velocities = self.simulation.bind("qpos"), self.simulation.bind("qvel")
-        # They lie side by side, after the time: one view of both saves joining them at every step.
+        # Positions and velocities are adjacent, after the time. One view of both avoids a concatenation at every step.
         self._motion = self.simulation.state[:, 1 : 1 + self._model.nq + self._model.nv]
         limits = np.repeat([np.inf, self._formulas.velocity_limit], [self._model.nq, self._model.nv])
         high = limits[self.observation_structure.get("skipped_qpos", 0) :]
@@ -298,24 +305,32 @@ class MujocoBatch(VectorEnv):
         self._generators = [seeding.np_random()[0] for _ in range(num_envs)]
         self._max_episode_steps = np.inf if self.spec is None else self.spec.max_episode_steps or np.inf
         self._clock = 0
-        """How many steps were made; `_due` is the first after which the time of a row may be up."""
+        """Number of steps so far. `_due` is the first step at which a row can reach its time limit."""
         self._began, self._due = np.full(num_envs, -1), np.inf
-        """Where on the clock each row was reset; -1 if never."""
+        """`_began`: the value of `_clock` when each row was reset; -1 if it never was."""
         self._observations = np.zeros((num_envs, *template.observation_space.shape))
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)
         self._failed = np.zeros(num_envs, np.bool_)
         self._waiting: Bools | None = None
-        """The finished rows; None where there are none, which is nearly always, and quickly told."""
+        """True at finished rows; None if there are none, which is the usual case and fast to check."""
         self._started = False
-        """Whether every row was reset once."""
+        """Whether every row has been reset at least once."""
         self._time = np.zeros(num_envs)
         self._place = np.zeros(num_envs)
 
     def reset(
         self, *, seed: Seeds = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float64], dict[str, Any]]:
-        """Restart the rows of `options["reset_mask"]`, or all; rows that go on show their last observation again."""
+        """Reset the rows in `options["reset_mask"]`; all rows if there is no mask.
+
+        Args:
+            seed: one number for the batch (row i gets seed + i), one per row, or None to keep the random generators.
+            options: `{"reset_mask": mask}` with one boolean per row.
+
+        Returns:
+            Observations and infos. Rows that were not reset return their last observation again.
+        """
         seeds = row_seeds(seed, self.num_envs)
         rows = rows_to_reset(options, self.num_envs)
         for row in rows:
@@ -323,8 +338,8 @@ class MujocoBatch(VectorEnv):
                 self._generators[row], _ = seeding.np_random(seeds[row])
         first = [self._draw_first_state(self._generators[row]) for row in rows]
         positions, velocities = (np.array(part) for part in zip(*first, strict=True))
-        # As Gymnasium does: from scratch, and through the whole of `mj_forward`, which prepares the first step. (A state
-        # that was kept is written in a tenth of the time that the batch's own reset takes.)
+        # As in Gymnasium: start from the initial state and run all of `mj_forward`, which prepares the first step.
+        # (Writing a saved state takes a tenth of the time of the batch's own reset.)
         self.simulation.state[rows], self.simulation.warning[rows] = self._fresh, 0
         self._positions[rows], self._velocities[rows] = positions, velocities
         self.simulation.forward(rows)
@@ -343,7 +358,14 @@ class MujocoBatch(VectorEnv):
     def step(
         self, actions: NDArray[Any]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], Bools, Bools, dict[str, Any]]:
-        """Advance every row that has not finished."""
+        """Step every row that has not finished.
+
+        Args:
+            actions: one row per environment.
+
+        Returns:
+            Observations, rewards, terminated, truncated and infos, as in Gymnasium.
+        """
         actions = np.asarray(actions)
         if actions.shape != self._actions_shape:
             raise UsageError(f"actions have shape {actions.shape}; give {self._actions_shape}, one row each")
@@ -360,7 +382,7 @@ class MujocoBatch(VectorEnv):
         now = Snapshot(self._motion, self._positions, self._velocities, self._places.copy(), self._forces)
         time = self._times.copy()
 
-        # A diverged simulation may hold anything; what it makes of the formulas is replaced below.
+        # A diverged simulation can hold any values. The results for its row are replaced below.
         with np.errstate(over="ignore", invalid="ignore"):
             observations: Any = self._observe(now)
             healthy = self._healthy(now)
@@ -371,7 +393,7 @@ class MujocoBatch(VectorEnv):
         self._time, self._place = time, now.place
         nobody = np.zeros(self.num_envs, np.bool_)
         terminated = ~healthy if self._ends_unhealthy else nobody.copy()
-        late = self._clock >= self._due  # looked at row by row only where one may be
+        late = self._clock >= self._due  # rows are checked only if one can have reached its limit
         truncated = self._clock - self._began >= self._max_episode_steps if late else nobody.copy()
 
         if waiting is not None or failed is not None:
@@ -384,12 +406,12 @@ class MujocoBatch(VectorEnv):
             failed = np.where(waiting, self._failed, failed)
         failed = nobody if failed is None else failed
         self._observations, self._waiting = observations, _some(terminated | truncated)
-        if self._waiting is not None:  # nobody asks for the flags of others again
+        if self._waiting is not None:  # the flags are only read again for finished rows
             self._terminated, self._truncated, self._failed = terminated.copy(), truncated.copy(), failed.copy()
         return observations.copy(), rewards, terminated, truncated, {"failed": failed}
 
     def _sound(self, observations: Floats, rewards: Floats, time: Floats) -> bool:
-        """Whether nothing has failed: told of all rows at once, by sums, in half the time that it takes row by row."""
+        """Return whether no row has failed. Sums over all rows take half the time of a check of each row."""
         finite = math.isfinite(np.add.reduce(observations, axis=None) + np.add.reduce(rewards))
         warned = np.logical_or.reduce(self._warnings, axis=None)
         return finite and not (warned or np.logical_or.reduce(time < self._time))
@@ -401,7 +423,7 @@ class MujocoBatch(VectorEnv):
         return positions, velocities
 
     def _compute_forces(self, rows: Rows) -> None:
-        """External forces, which MuJoCo computes only on demand; they do not act back on the motion."""
+        """Compute external forces, which MuJoCo does only on demand. They do not influence the motion."""
         for row in rows.tolist():
             self.simulation.get_data(row, self._scratch)
             mujoco.mj_rnePostConstraint(self._model, self._scratch)
@@ -409,11 +431,11 @@ class MujocoBatch(VectorEnv):
 
     def _observe(self, now: Snapshot) -> Floats:
         low, high = self._seen_limits
-        # Twice as fast as np.clip, once a step.
+        # Twice as fast as np.clip. This is called once per step.
         seen = np.minimum(np.maximum(now.motion[:, -len(high) :], low), high)
         if not self.observation_structure.get("cfrc_ext", 0):
             return seen
-        forces = _clipped_forces(self._template, now)[:, 6:]  # of all bodies but the world, six numbers each
+        forces = _clipped_forces(self._template, now)[:, 6:]  # six numbers per body, without the world body
         return np.concatenate((seen, forces), axis=1)
 
 
@@ -422,9 +444,10 @@ _BOTHERED = threading.Lock()
 
 @contextmanager
 def _unbothered(by_gymnasium: bool) -> Iterator[None]:
-    """Without MuJoCo's warnings about Gymnasium's own models, which it else prints and adds to a file at every start.
+    """Suppress MuJoCo's warnings about Gymnasium's models, if `by_gymnasium`.
 
-    (HalfCheetah's uses an attribute that MuJoCo is giving up.) Who listens to them is one for all threads.
+    MuJoCo otherwise prints them and appends them to a file at every start (the model of HalfCheetah uses a deprecated
+    attribute). The warning handler is shared by all threads, hence the lock.
     """
     with _BOTHERED:
         listener = mujoco.get_mju_user_warning()
@@ -437,5 +460,5 @@ def _unbothered(by_gymnasium: bool) -> Iterator[None]:
 
 
 def _usable_cores() -> int:
-    """The cores this process may run on, which a container or a batch queue can make fewer than the machine has."""
+    """Return the number of cores this process may use. A container or a batch queue can limit it."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

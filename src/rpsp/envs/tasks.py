@@ -1,4 +1,4 @@
-"""The paper's tasks and how the paper trains on them. Data only."""
+"""The tasks of the paper and its training settings."""
 
 from __future__ import annotations
 
@@ -8,24 +8,28 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Task:
-    """One of the paper's tasks and how the paper trains on it.
+    """A task of the paper and its training settings.
 
-    The agent sees the positions and no velocity. Which observations are positions is read from the environment's own
-    `observation_structure` (see `make`), so no mask is listed here.
+    The agent observes positions but no velocities. Which observations are positions is read from the environment's
+    `observation_structure` (see `make`), so it is not listed here.
     """
 
     id: str
+    """Gymnasium id."""
     max_episode_steps: int
+    """Time limit of an episode."""
     batch_samples: int
     """Environment steps per iteration."""
     exploration_episodes: int
+    """Number of episodes with random actions before training."""
     iterations: int
+    """Number of training iterations."""
 
 
 TASKS: Mapping[str, Task] = {
     task.id: task
     for task in (
-        # 2 000 is in the authors' settings; the paper's text says 10 000.
+        # 2 000 is the value in the authors' settings. The text of the paper says 10 000.
         Task("InvertedPendulum-v5", 200, batch_samples=2_000, exploration_episodes=100, iterations=200),
         Task("Swimmer-v5", 500, batch_samples=10_000, exploration_episodes=50, iterations=500),
         Task("Hopper-v5", 1000, batch_samples=10_000, exploration_episodes=100, iterations=500),
@@ -34,7 +38,7 @@ TASKS: Mapping[str, Task] = {
 }
 
 
-# MuJoCo's environments say themselves which observations are positions; classic control does not.
+# Indices of positions in classic control tasks. MuJoCo environments have this information themselves.
 _CLASSIC_POSITIONS: Mapping[str, tuple[int, ...]] = {
     "CartPole": (0, 2),
     "MountainCar": (0,),

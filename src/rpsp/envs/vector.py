@@ -1,4 +1,4 @@
-"""Vector environments: serial stepping, disturbances of a batch, autoreset, and explanations of failures."""
+"""Vector environments: serial stepping, disturbances, autoreset and error messages."""
 
 from __future__ import annotations
 
@@ -20,9 +20,16 @@ from rpsp.errors import EnvironmentFailure, RpspError, UsageError
 
 
 class SerialBatch(SyncVectorEnv):
-    """Gymnasium's `SyncVectorEnv` of guarded environments, without autoreset, in which finished rows wait for a reset.
+    """`SyncVectorEnv` of environments in `FailureGuard`, without autoreset. Finished rows wait for a reset.
 
-    It behaves as `MujocoBatch` does; `SyncVectorEnv` itself would refuse to be stepped while a row is finished.
+    It behaves like `MujocoBatch`. A plain `SyncVectorEnv` cannot be stepped while a row is finished.
+
+    Args:
+        factories: functions that create the environments, one per row.
+        patience: time limit for the creation of an environment. Default: none.
+
+    Raises:
+        UsageError: if two factories return the same environment.
     """
 
     def __init__(self, factories: Sequence[Callable[[], gymnasium.Env]], patience: Patience | None = None) -> None:
@@ -30,8 +37,8 @@ class SerialBatch(SyncVectorEnv):
         super().__init__(guarded, autoreset_mode=AutoresetMode.DISABLED)
         if len({id(env.unwrapped) for env in self.envs}) < len(self.envs):
             raise UsageError(
-                f"env: the function that makes environments returned the same {self.envs[0].unwrapped} twice, and several "
-                "are stepped side by side; let it make a new one at every call"
+                f"env: the function that makes environments returned the same {self.envs[0].unwrapped} twice, and "
+                "several are stepped side by side; it must make a new one at every call"
             )
         self.spec = self.envs[0].spec
         self.observation_structure: Mapping[str, int] | None = getattr(
@@ -40,7 +47,7 @@ class SerialBatch(SyncVectorEnv):
 
     @property
     def failure(self) -> str:
-        """A first number that was not finite, in words; empty if there was none."""
+        """Description of a NaN or infinite value, the first one of a row; empty if there was none."""
         return next((env.failure for env in self.envs if isinstance(env, FailureGuard) and env.failure), "")
 
     def end_raising_episodes(self, wanted: bool) -> None:
@@ -50,16 +57,24 @@ class SerialBatch(SyncVectorEnv):
             env.ends_raising = wanted
 
     def step(self, actions: Any) -> tuple[Any, Array, Bools, Bools, dict[str, Any]]:
-        # This is the record by which Gymnasium asserts that no finished row is stepped; FailureGuard makes it harmless.
+        # Gymnasium uses this array to assert that no finished row is stepped. With FailureGuard such steps are
+        # harmless.
         self._autoreset_envs[:] = False
         return super().step(actions)
 
 
 class DisturbedBatch(VectorWrapper):
-    """A vector environment under a `Disturbance`, the wrappers above for many environments at once.
+    """Vector environment with a `Disturbance`: the batch version of the wrappers in `rpsp.envs.wrappers`.
 
-    The vector environment must leave resets to its user (`AutoresetMode.DISABLED`), or first observations could not be
-    told from later ones; `Autoreset` goes outside.
+    The vector environment must have `AutoresetMode.DISABLED`. Otherwise the first observations of episodes could not be
+    distinguished from later ones. Wrap the result in `Autoreset` if needed.
+
+    Args:
+        env: the vector environment.
+        disturbance: the disturbance.
+
+    Raises:
+        UsageError: if the vector environment resets automatically, or the disturbance does not fit its spaces.
     """
 
     def __init__(self, env: VectorEnv, disturbance: Disturbance) -> None:
@@ -87,7 +102,7 @@ class DisturbedBatch(VectorWrapper):
 
 
 def sensors(envs: VectorEnv) -> tuple[Sequence[int] | None, int]:
-    """Which coordinates of the environment's own observation are delivered (None for all), and how many steps late."""
+    """Return the indices of the observed coordinates (None for all), and the latency of observations in steps."""
     indices, late = None, 0
     while isinstance(envs, VectorWrapper):
         if isinstance(envs, DisturbedBatch):
@@ -99,10 +114,15 @@ def sensors(envs: VectorEnv) -> tuple[Sequence[int] | None, int]:
 
 
 class Autoreset(VectorWrapper):
-    """Gymnasium's autoreset modes for a vector environment without one, in which finished rows wait.
+    """Add a Gymnasium autoreset mode to a vector environment in which finished rows wait for a reset.
 
-    NEXT_STEP restarts a row in the step after its last; SAME_STEP in the same step, with the last observation in
-    `infos["final_obs"]` and the step's infos in `infos["final_info"]`. The infos of the resets are not passed on.
+    NEXT_STEP resets a row in the step after its last one. SAME_STEP resets it in the same step, with the last
+    observation in `infos["final_obs"]` and the infos of the step in `infos["final_info"]`. The infos of resets are not
+    returned.
+
+    Args:
+        env: a vector environment with `AutoresetMode.DISABLED`.
+        mode: the autoreset mode. Default: NEXT_STEP.
     """
 
     def __init__(self, env: VectorEnv, mode: AutoresetMode | str = AutoresetMode.NEXT_STEP) -> None:
@@ -138,8 +158,11 @@ class Autoreset(VectorWrapper):
 
 
 class _Front(VectorWrapper):
-    """What `make` adds last: the seed of a first reset without one, a limit on how long an environment may take over a
-    call, and its name on what it raises."""
+    """The outermost wrapper that `make` adds.
+
+    It provides the seed of the first reset, limits the time of each call, and adds the name of the environment to
+    errors.
+    """
 
     def __init__(self, env: VectorEnv, name: str, seed: int | None, patience: Patience) -> None:
         super().__init__(env)
@@ -148,27 +171,29 @@ class _Front(VectorWrapper):
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         seeds = row_seeds(self._first_seed if seed is None else seed, self.num_envs)
         self._first_seed = None
-        rows_to_reset(options, self.num_envs)  # refused here, a bad mask is not blamed on the environment
+        rows_to_reset(
+            options, self.num_envs
+        )  # check the mask here, so that it is not reported as an error of the environment
         with _blaming(self._name, "being reset", self), self._patience:
-            # Gymnasium takes the mask out of the options it is given; the caller's stay as they are.
+            # Copied, because Gymnasium removes the mask from the options.
             return _reset(self.env, seeds, None if options is None else dict(options))
 
     def step(self, actions: Any) -> tuple[Array, Array, Bools, Bools, dict[str, Any]]:
-        try:  # instead of `with _blaming`, which takes longer
+        try:  # `with _blaming` would be slower
             with self._patience:
                 return self.env.step(actions)
         except RAISED as error:
             _blame(error, self._name, "being stepped", self)
 
     def malformed(self) -> str | None:
-        """What is wrong with the form of what the environments return; found out by trying, so only once they raised."""
+        """Describe malformed methods of the environments; None if there are none. Steps an environment to find out."""
         batch = self.unwrapped
         if not isinstance(batch, SerialBatch):
             return None
         try:
             with self._patience:
                 return _malformed(batch.envs[0])
-        except (Exception, SystemExit):  # another reason then, and the environment has given it already
+        except (Exception, SystemExit):  # the error has another cause, which was raised before
             return None
 
     def close(self, **kwargs: Any) -> None:
@@ -177,12 +202,13 @@ class _Front(VectorWrapper):
 
 
 def _reset(envs: Any, seed: Seeds, options: dict[str, Any] | None) -> tuple[Array, dict[str, Any]]:
-    """`envs.reset` with a seed per row, which all of Gymnasium's take although `VectorEnv` is annotated for one."""
+    """Call `envs.reset` with one seed per row. Gymnasium accepts this, but the annotations of `VectorEnv` do not."""
     return envs.reset(seed=seed, options=options)
 
 
 @contextmanager
 def _blaming(name: str, doing: str, envs: _Front | None = None) -> Iterator[None]:
+    """Convert the exceptions of an environment as `_blame` does."""
     try:
         yield
     except RAISED as error:
@@ -190,15 +216,17 @@ def _blaming(name: str, doing: str, envs: _Front | None = None) -> Iterator[None
 
 
 def _blame(error: BaseException, name: str, doing: str, envs: _Front | None = None) -> NoReturn:
-    """Say which environment raised what, when and where; or, if that is the reason, what is wrong with its methods.
+    """Convert an exception of an environment into an error that names the environment.
 
-    Errors that say so already pass.
+    The error describes the exception, what was being done and where it was raised. If the methods of the environment
+    are malformed, it describes that instead. Errors of this package are raised unchanged.
     """
     if isinstance(error, RpspError):
         raise error
     if isinstance(error, Overdue):
         raise EnvironmentFailure(
-            f"{name} took longer than its step_timeout over {doing}; give it more if it needs more, or find out why it hangs"
+            f"{name} took longer than its step_timeout while {doing}; increase step_timeout if it needs more time, or "
+            "find out why it hangs"
         ) from error
     if envs is not None and isinstance(error, TypeError | ValueError | AssertionError) and (wrong := envs.malformed()):
         raise UsageError(f"{name}: {wrong}") from error

@@ -1,15 +1,15 @@
-"""A limit on how long someone else's code may take: an environment that hangs must not hang the run.
+"""A time limit for calls of foreign code, so that an environment that hangs does not hang the run.
 
-Around a call stands `with Patience(25):`, which costs it a microsecond. When the time is up, three things happen in turn.
+Use `with Patience(25):` around a call. It adds about a microsecond. When the time is up, there are three stages.
 
-1. The call is interrupted, wherever it waits: in `time.sleep`, in a read from a pipe or a socket, in a loop. `Overdue` is
-   raised inside it.
-2. Compiled code that does not return to Python cannot be interrupted. A few seconds later the process says so and ends
-   itself, with the exit code of an environment that failed.
-3. If that code does not even let other threads run, the system ends the process (SIGALRM).
+1. The call is interrupted and `Overdue` is raised inside it. This works in Python loops, in `time.sleep`, and in reads
+   from pipes and sockets.
+2. Compiled code that does not return to Python cannot be interrupted. A few seconds later the process prints a message
+   and exits, with the exit code of a failed environment.
+3. If that code does not let other threads run, the operating system ends the process (SIGALRM).
 
-Only in the main thread: nowhere else can Python be interrupted. Time for which the process is suspended (Ctrl-Z, or a
-cluster's SIGTSTP) does not count.
+The limit applies only in the main thread, because Python cannot be interrupted in others. Time during which the process
+is suspended (Ctrl-Z, or SIGTSTP of a cluster) does not count.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import sys
 import threading
 from functools import cache
 
-# Imported by name: a program (or its tests) may replace functions of `time`, and this clock must go on.
+# Imported by name, so that this module still works if a program or a test replaces functions of `time`.
 from time import monotonic, sleep
 from typing import Any
 
@@ -33,31 +33,40 @@ refuse_windows()
 
 MAIN = threading.main_thread().ident or 0
 SIGNAL = signal.SIGVTALRM
-"""What the interruption comes as: hardly anybody else's."""
+"""Signal used to interrupt; rarely used by other code."""
 PULSE = 0.25
-"""Seconds between two looks at the clock."""
+"""Seconds between checks of the time limit."""
 
 
 def grace(seconds: float) -> float:
-    """Seconds between the first and the second; 1.5 s later comes the third: after 30 s in all, if at most 25 are allowed.
-    Where fewer are there is time to wait longer, because on a busy machine a process may stand still for a while.
+    """Return the seconds between stage 1 and stage 2. Stage 3 follows 1.5 seconds after stage 2.
+
+    With a limit of at most 25 seconds, stage 3 comes at the latest 30 seconds after the beginning of the call. Shorter
+    limits get a longer grace period (at most 8 seconds), because a process on a busy machine can be paused for a while.
+
+    Args:
+        seconds: the time limit.
     """
     return min(8.0, max(3.0, 28.0 - seconds))
 
 
 class Overdue(BaseException):
-    """The time is up. No `Exception`, so that code which tries again whatever happens does not try again."""
+    """The time limit was exceeded. Not an `Exception`, so that code that retries after any exception does not retry."""
 
 
 class _Clock:
-    """What the call under way is allowed. There is only one: calls are made in the main thread."""
+    """Deadline of the current call. There is only one, because calls are made in the main thread."""
 
     deadline = math.inf
     grace = 0.0
 
 
 class Patience:
-    """With this, what is done takes at most so many seconds (0: any number), or is `Overdue`."""
+    """Context manager that limits the time of its body. Raises `Overdue` in the body when the time is up.
+
+    Args:
+        seconds: the time limit. Default: 0 (no limit).
+    """
 
     def __init__(self, seconds: float = 0.0):
         self.seconds = seconds
@@ -77,7 +86,7 @@ class Patience:
 
 @cache
 def _watch() -> None:
-    """Look at the clock from now on."""
+    """Install the signal handlers and start the thread that checks the time limit. Runs only once."""
     signal.signal(SIGNAL, _interrupt)
     if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
         signal.signal(signal.SIGTSTP, _suspend)
@@ -85,12 +94,12 @@ def _watch() -> None:
 
 
 def _interrupt(number: int, frame: Any) -> None:
-    if monotonic() > _Clock.deadline:  # it may have returned in the meantime
+    if monotonic() > _Clock.deadline:  # the call may have returned in the meantime
         raise Overdue
 
 
 def _suspend(number: int, frame: Any) -> None:
-    """Stop the process, as it would have been, but first the clock."""
+    """Suspend the process, as SIGTSTP does by default, and stop the clock meanwhile."""
     deadline, _Clock.deadline = _Clock.deadline, math.inf
     left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
     began = monotonic()
@@ -100,6 +109,7 @@ def _suspend(number: int, frame: Any) -> None:
 
 
 def _look() -> None:
+    """Check the time limit periodically, in a thread of its own."""
     interrupted = math.inf
     while True:
         sleep(PULSE)
@@ -112,7 +122,7 @@ def _look() -> None:
         elif monotonic() > deadline + _Clock.grace:
             sentence = (
                 "rpsp: the environment hangs in compiled code that cannot be interrupted, so the process ends here; "
-                "all finished iterations are saved, and `rpsp resume` goes on from there."
+                "all finished iterations are saved, and `rpsp resume` continues from there."
             )
             print(sentence, file=sys.stderr, flush=True)
             sentinel.dismiss()

@@ -1,4 +1,4 @@
-"""Disturbances as Gymnasium wrappers of a single environment. Each is a `Disturbance` of a batch of one."""
+"""Disturbances as Gymnasium wrappers of a single environment. Each uses a `Disturbance` with a batch of one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rpsp.envs.disturbances import Delay, Disturbance, Dropout, Latency, Noise, 
 
 
 class _Disturbed(gymnasium.Wrapper, RecordConstructorArgs):
-    """A single environment under a `Disturbance` of a batch of one."""
+    """Base class: a wrapper of a single environment that applies a `Disturbance`."""
 
     def __init__(self, env: gymnasium.Env, disturbance: Disturbance, **constructor_args: Any) -> None:
         RecordConstructorArgs.__init__(self, **constructor_args)
@@ -33,35 +33,60 @@ class _Disturbed(gymnasium.Wrapper, RecordConstructorArgs):
 
 
 class ObserveOnly(_Disturbed):
-    """Shows only the coordinates `indices` of a 1-D Box observation."""
+    """Observe only some coordinates of a 1-D Box observation.
+
+    Args:
+        env: the environment.
+        indices: indices of the coordinates.
+    """
 
     def __init__(self, env: gymnasium.Env, indices: Sequence[int]) -> None:
         super().__init__(env, Selection(indices), indices=indices)
 
 
 class ObservationNoise(_Disturbed):
-    """Adds independent Gaussian noise of standard deviation `sigma` to every coordinate of every observation."""
+    """Add independent Gaussian noise to every coordinate of every observation.
+
+    Args:
+        env: the environment.
+        sigma: standard deviation.
+    """
 
     def __init__(self, env: gymnasium.Env, sigma: float) -> None:
         super().__init__(env, Noise(sigma), sigma=sigma)
 
 
 class ObservationLatency(_Disturbed):
-    """Delivers observations `steps` steps late; the reset's observation is repeated until then."""
+    """Delay observations. Until the first delayed one arrives, the reset observation is repeated.
+
+    Args:
+        env: the environment.
+        steps: number of steps.
+    """
 
     def __init__(self, env: gymnasium.Env, steps: int) -> None:
         super().__init__(env, Latency(steps), steps=steps)
 
 
 class ActionLatency(_Disturbed):
-    """Executes actions `steps` steps late; the null action (see `Delay`) is executed until then."""
+    """Delay actions. Until the first delayed one takes effect, the null action (see `Delay`) is executed.
+
+    Args:
+        env: the environment.
+        steps: number of steps.
+    """
 
     def __init__(self, env: gymnasium.Env, steps: int) -> None:
         super().__init__(env, Delay(steps), steps=steps)
 
 
 class ObservationDropout(_Disturbed):
-    """Loses each observation, but not a reset's, with this probability; the last delivered one is repeated instead."""
+    """Drop observations at random and repeat the last delivered one instead. Reset observations are kept.
+
+    Args:
+        env: the environment.
+        probability: probability that an observation is dropped.
+    """
 
     def __init__(self, env: gymnasium.Env, probability: float) -> None:
         super().__init__(env, Dropout(probability), probability=probability)

@@ -74,7 +74,9 @@ class Policy:
         u, (qs, a) = self.units, state or ([w.q0 for _, w in self.beliefs], self.units.null)
         o = np.asarray(observation, float)
         if o.shape != u.mean.shape or not np.isfinite(o).all():
-            raise ValueError(f"observation: {o.tolist()} is not of shape {u.mean.shape}, as in training, or not finite.")
+            raise ValueError(
+                f"observation: {o.tolist()} is not of shape {u.mean.shape}, as in training, or not finite."
+            )
         o = np.eye(self.about["symbols"])[int(o - u.mean)] if self.about["symbols"] else (o - u.mean) / u.scale
         qs = [update(w, q, a, o) for (update, w), q in zip(self.beliefs, qs, strict=True)]
         x = np.concatenate(qs)

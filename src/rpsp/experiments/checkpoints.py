@@ -33,7 +33,19 @@ from rpsp.filters.memory import GRU, ObservationWindow
 from rpsp.filters.rivals import Autoregression, Fourier, Nothing
 from rpsp.filters.tabular import TabularFilter
 
-FORMAT = 2
+FORMAT = 3
+"""Format number of the files that are written."""
+READABLE_FORMATS = 2, 3
+"""Format numbers of the files that can be read: 2 is that of rpsp 0.4.0."""
+RENAMED_IN_3 = {
+    "Batch": {
+        "seen": "previous_observations",
+        "executed": "previous_actions",
+        "actions": "drawn_actions",
+        "performed": "actions",
+    }
+}
+"""Fields of format 2 that have other names in format 3, by class."""
 MAX_HEADER = 16 << 20  # of a safetensors file; ours have a few thousand bytes
 MAX_SIZE = 100_000  # numbers of a state or an observation; ours have a few hundred at most
 READABLE: dict[str, type] = {
@@ -111,6 +123,27 @@ def rebuild(description: Any, arrays: dict[str, np.ndarray]) -> Any:
     return module
 
 
+def upgrade(description: Any, format: int) -> Any:
+    """Convert the description of a tree in an older format to the present one.
+
+    Args:
+        description: what `describe` returned in the version that wrote the file.
+        format: the format number of the file, one of `READABLE_FORMATS`.
+
+    Returns:
+        The description with today's field names. It names the same arrays.
+    """
+    if format == FORMAT or not isinstance(description, dict):
+        return description
+    if "tuple" in description:
+        return {"tuple": [upgrade(x, format) for x in description["tuple"]]}
+    if "class" in description:
+        renamed = RENAMED_IN_3.get(description["class"], {})
+        fields = {renamed.get(name, name): upgrade(x, format) for name, x in description["fields"].items()}
+        return description | {"fields": fields}
+    return description
+
+
 def write_tree(path: Path, tree: Any, extra: dict[str, Any], *, overwrite: bool = False) -> None:
     """Write a tree and some JSON beside it to one file, atomically: it is there whole or not at all."""
     if path.exists() and not overwrite:
@@ -142,18 +175,25 @@ def parse_tree(data: bytes, path: Path) -> tuple[Any, dict[str, Any]]:
         arrays = load(data)
     except (ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
         raise FileFormatError(f"{path}: is not an rpsp model file, or is cut off; save the model again.") from error
-    if header.get("format") != FORMAT:
+    if header.get("format") not in READABLE_FORMATS:
         raise FileFormatError(
-            f"{path}: has format {header.get('format')!r}, this version of rpsp reads format {FORMAT}; save it again."
+            f"{path}: has format {header.get('format')!r}, this version of rpsp reads formats "
+            f"{' and '.join(map(str, READABLE_FORMATS))}; save it again."
         )
     if header.get("sha256") != digest(arrays):
         raise FileFormatError(f"{path}: its contents do not match its checksum; the file is damaged, use another copy.")
     try:
-        return rebuild(header["tree"], arrays), dict(header["extra"])
+        return rebuild(upgrade(header["tree"], header["format"]), arrays), dict(header["extra"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FileFormatError(
             f"{path}: describes something that this version of rpsp does not know ({error}); save it again."
         ) from error
+
+
+def format_of(data: bytes) -> int:
+    """Return the format number of the bytes of a file that `parse_tree` has accepted."""
+    length = int.from_bytes(data[:8], "little")
+    return json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["rpsp"])["format"]
 
 
 def check_fit(filter: Any, observations: Any, action: int | None, policy: Any = None) -> None:

@@ -48,7 +48,7 @@ class Kind(NamedTuple):
 
 
 def _fit_gru(batch: Batch, held_out: Batch, s: GRUSettings, rng: np.random.Generator, key: jax.Array) -> GRU:
-    return GRU(s.size, batch.observations.shape[-1], batch.performed.shape[-1], key=key)
+    return GRU(s.size, batch.observations.shape[-1], batch.actions.shape[-1], key=key)
 
 
 NONE, SOME = RefinementSettings(epochs=0), RefinementSettings()
@@ -144,7 +144,7 @@ class PredictiveStateModel:
         # From every entry of the row, though those at its end lack actions: one shape for all episodes in a bucket.
         ahead = np.minimum(np.arange(batch.shape[1])[:, None] + np.arange(horizon), batch.shape[1] - 1)
         states = compiled_unroll(self.fitted, batch)[0]
-        predicted = np.asarray(compiled_forecast(self.fitted, states, np.asarray(batch.performed)[0][ahead]))
+        predicted = np.asarray(compiled_forecast(self.fitted, states, np.asarray(batch.actions)[0][ahead]))
         return self.observations.decode(predicted[: steps - horizon + 1])
 
     def forecast(self, observations: Any, actions: Any, future_actions: Any) -> Float[np.ndarray, "horizon obs"]:
@@ -283,7 +283,7 @@ class PredictiveStateModel:
         rivals: dict[str, AbstractFilter] = {
             self.kind: self.fitted,
             f"linear AR({RIVAL_PAST})": fit_autoregression(batch, held, past=RIVAL_PAST, rng=rng),
-            "persistence": persistence(batch.seen.shape[-1], batch.performed.shape[-1]),
+            "persistence": persistence(batch.previous_observations.shape[-1], batch.actions.shape[-1]),
             "mean": mean_prediction(batch),
         }
         return {

@@ -96,7 +96,7 @@ def tabular(s: MethodSettings) -> Belief:
     settings = _share(TabularSettings, s)
 
     def initialise(batch: Batch, held: Batch, rng: np.random.Generator, key: PRNGKeyArray) -> AbstractFilter:
-        for name, x in (("observations", batch.observations), ("actions", batch.performed)):
+        for name, x in (("observations", batch.observations), ("actions", batch.actions)):
             if not np.isin(x, (0, 1)).all():
                 raise UsageError(f"method: tabular is for symbols, and the {name} are numbers; try rpsi-trpo.")
         return fit_tabular(batch, held, settings)
@@ -218,4 +218,4 @@ def _share(cls: type, s: MethodSettings) -> Any:
 
 
 def _sizes(batch: Batch) -> tuple[int, int]:
-    return batch.observations.shape[-1], batch.performed.shape[-1]
+    return batch.observations.shape[-1], batch.actions.shape[-1]

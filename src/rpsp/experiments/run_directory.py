@@ -32,7 +32,7 @@ from rpsp.data.batches import Batch
 from rpsp.data.files import PART, read_bytes, write_bytes, write_through
 from rpsp.data.scaling import OneHot, Scaling
 from rpsp.errors import FileFormatError, StorageError, UsageError, refuse_windows
-from rpsp.experiments.checkpoints import FORMAT, check_fit, parse_tree, tree_bytes
+from rpsp.experiments.checkpoints import FORMAT, check_fit, format_of, parse_tree, tree_bytes
 from rpsp.training.loop import Record, Training
 
 refuse_windows()
@@ -251,7 +251,7 @@ class RunDirectory:
         counts = [extra.get(name) for name in COUNTERS]
         if not all(isinstance(n, int | float) and 0 <= n < 2**60 for n in counts) or counts[0] != number:
             raise FileFormatError(f"{path}: counts {counts}, which cannot be of checkpoint {number}; it is damaged.")
-        if described != _manifest(data, extra):
+        if described != _manifest(data, extra, format_of(data)):
             raise FileFormatError(f"{path.with_name('manifest.json')}: is damaged.")
         try:
             _check_tree(tree)
@@ -344,10 +344,10 @@ COUNTERS = "iteration", "samples", "rows", "astray", "halvings"
 """The numbers of a training run, as a checkpoint keeps them."""
 
 
-def _manifest(data: bytes, counters: Mapping[str, Any]) -> bytes:
+def _manifest(data: bytes, counters: Mapping[str, Any], format: int = FORMAT) -> bytes:
     """What stands beside the file of a checkpoint; not one of its bytes may differ."""
     known = {name: counters[name] for name in COUNTERS}
-    content = {"format": FORMAT, **known, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    content = {"format": format, **known, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     return (json.dumps(content, indent=2) + "\n").encode()
 
 

@@ -1,1 +1,1 @@
-"""One file per belief: the module and how it is fitted. Knows no reward."""
+"""Filters, one file per kind: the module and the functions that fit it. Independent of rewards."""

@@ -1,6 +1,7 @@
-"""The filter protocol, its unrolling over a batch, forecasts, and one-step errors. No reward.
+"""The filter protocol, unrolling over a batch, forecasts and prediction errors.
 
-A filter keeps q_t, a function of everything before step t, and predicts o_t from q_t and a_t.
+A filter keeps a state q_t, which is a function of all observations and actions before step t. It predicts o_t from q_t
+and a_t.
 """
 
 from __future__ import annotations
@@ -20,46 +21,82 @@ from rpsp.data.batches import Batch, masked_mean
 
 
 class AbstractFilter(eqx.Module):
-    """What every belief offers. Written for one trajectory; `vmap` outside."""
+    """Base class of all filters.
+
+    The methods process a single trajectory. Use `jax.vmap` for several.
+
+    Subclasses define `init`, `update` and `predict`. A filter whose update starts with costly features that do not
+    depend on the state also overrides `prepare` and `advance`, such that
+
+        update(q, a, o) = advance(q, prepare(a, o))
+
+    where q is the state, a the action and o the observation.
+    """
 
     @property
     def size(self) -> int:
-        """The number of coordinates of q."""
+        """Number of coordinates of q."""
         return self.init().shape[0]
 
     def init(self) -> Float[Array, " q"]:
-        """q_0, before anything is seen."""
+        """Return q_0, the state before the first observation."""
         raise NotImplementedError
 
     def update(
         self, q: Float[Array, " q"], action: Float[Array, " act"], observation: Float[Array, " obs"]
     ) -> Float[Array, " q"]:
-        """q_{t+1} = f(q_t, a_t, o_t)."""
+        """Return the next state, q_{t+1} = f(q_t, a_t, o_t).
+
+        Args:
+            q: the state q_t.
+            action: a_t.
+            observation: o_t.
+        """
         raise NotImplementedError
 
     def predict(self, q: Float[Array, " q"], action: Float[Array, " act"]) -> Float[Array, " obs"]:
-        """E[o_t | q_t, a_t]."""
+        """Return the predicted observation, E[o_t | q_t, a_t].
+
+        Args:
+            q: the state q_t.
+            action: a_t.
+        """
         raise NotImplementedError
 
     def prepare(self, action: Float[Array, " act"], observation: Float[Array, " obs"]) -> PyTree:
-        """What of the update does not depend on the state: computed for many steps at once, outside the scan.
+        """Return the part of the update that does not depend on the state.
 
-        A filter whose update begins with costly features overrides this and `advance`; others need not know of it.
+        It is computed for many steps at once, outside the scan over time. Override it together with `advance`.
+
+        Args:
+            action: a_t.
+            observation: o_t.
+
+        Returns:
+            The second argument of `advance`. Default: the action and the observation.
         """
         return action, observation
 
     def advance(self, q: Float[Array, " q"], prepared: PyTree) -> Float[Array, " q"]:
-        """The rest of the update: `update(q, a, o) = advance(q, prepare(a, o))`."""
+        """Return the next state, q_{t+1}, from the result of `prepare`.
+
+        Args:
+            q: the state q_t.
+            prepared: the result of `prepare(a_t, o_t)`.
+        """
         return self.update(q, *prepared)
 
 
 def constant(**kwargs: Any) -> Any:
-    """A field whose arrays are fixed once fitted: features, projections, bounds. No gradient and no optimiser sees it."""
+    """Declare a field whose arrays do not change after fitting, such as features, projections and bounds.
+
+    These arrays get no gradients and are not part of the optimiser state. Keyword arguments are passed to `eqx.field`.
+    """
     return eqx.field(metadata={"constant": True}, **kwargs)
 
 
 def trainable(tree: Any) -> Any:
-    """A tree of booleans: True at every floating-point array that is not inside a field declared `constant`."""
+    """Return a tree of booleans: True at every floating-point array that is not in a field declared `constant`."""
 
     def mark(path: tuple, leaf: Any) -> bool:
         node = tree
@@ -79,32 +116,49 @@ def trainable(tree: Any) -> Any:
 def step(
     filter: AbstractFilter,
     q: Float[Array, " q"],
-    executed: Float[Array, " act"],
-    seen: Float[Array, " obs"],
+    previous_action: Float[Array, " act"],
+    previous_observation: Float[Array, " obs"],
     start: Bool[Array, ""],
 ) -> Float[Array, " q"]:
-    """q_t from q_{t-1}, or from q_0 where an episode starts. The one step that acting and training share.
+    """Return the pre-state q_t of a step. Acting and training both use this function.
 
-    At a start the reset observation is filtered in as if a null action had caused it: q_1 = f(q_0, 0, o_0).
+        q_t = f(q_{t-1}, a_{t-1}, o_{t-1})
+        q_1 = f(q_0, 0, o_0)                  at the first step of an episode
+
+    where f is the filter update, q_0 the initial state and o_0 the reset observation, which is treated as the outcome
+    of a null action.
+
+    Args:
+        filter: the filter.
+        q: q_{t-1}. Ignored at the first step of an episode.
+        previous_action: a_{t-1}. Ignored at the first step of an episode.
+        previous_observation: o_{t-1}; o_0 at the first step of an episode.
+        start: whether this is the first step of an episode.
     """
-    prepared = filter.prepare(jnp.where(start, 0.0, executed), seen)
+    prepared = filter.prepare(jnp.where(start, 0.0, previous_action), previous_observation)
     return filter.advance(jnp.where(start, filter.init(), q), prepared)
 
 
 def unroll(
     filter: AbstractFilter, batch: Batch, initial: Float[Array, "row q"] | None = None
 ) -> Float[Array, "row time q"]:
-    """The pre-states q_t of every step of a batch, by one scan over time.
+    """Compute the pre-states q_t of all steps of a batch, with one scan over time.
 
-    `initial` are the states before the first column, for rows that continue an episode instead of starting one.
+    Args:
+        filter: the filter.
+        batch: the episodes.
+        initial: the states before the first column, for rows that continue an episode. Default: q_0.
+
+    Returns:
+        The pre-states, of shape [row, time, q].
     """
     rows = batch.mask.shape[0]
     if initial is None:
         initial = jnp.broadcast_to(filter.init(), (rows, filter.size))
 
     starts = jnp.asarray(batch.starts)
-    executed = jnp.where(starts[..., None], 0.0, batch.executed)
-    prepared = _of_each_step(filter.prepare, executed, jnp.asarray(batch.seen))
+    previous_actions = jnp.where(starts[..., None], 0.0, batch.previous_actions)
+    prepared = _of_each_step(filter.prepare, previous_actions, jnp.asarray(batch.previous_observations))
 
     def scanned(q: Array, at: tuple) -> tuple[Array, Array]:
         prepared, start = at
@@ -116,10 +170,10 @@ def unroll(
 
 
 def _of_each_step(function: Callable[..., PyTree], *given: Float[Array, "row time _"]) -> PyTree:
-    """What a function gives of every step by itself.
+    """Apply a function to every step.
 
-    Of some steps at a time: features in the making are much wider than what goes in or comes out, and of so many a cache
-    holds them.
+    Processes 1024 steps at a time so that intermediate features, which are much larger than inputs and outputs, fit in
+    cache.
     """
     rows, time = given[0].shape[:2]
     steps = tuple(x.reshape(rows * time, x.shape[2]) for x in given)
@@ -128,11 +182,12 @@ def _of_each_step(function: Callable[..., PyTree], *given: Float[Array, "row tim
 
 
 compiled_unroll = eqx.filter_jit(unroll)
-"""`unroll`, compiled once per filter structure and batch shape; parameters are arguments, so a refit costs nothing."""
+"""`unroll`, compiled once per filter structure and batch shape. Parameters are arguments, so that a refitted filter
+needs no new compilation."""
 
 
 def reached(filter: AbstractFilter, *batches: Batch) -> Float[np.ndarray, "n q"]:
-    """The pre-states of every step of some batches, filler left out, in float64: what scales are fitted to."""
+    """Return the pre-states of all steps of some batches in float64, without padding. Used to fit input scales."""
     return np.concatenate([np.asarray(compiled_unroll(filter, b), np.float64)[np.asarray(b.mask)] for b in batches])
 
 
@@ -140,19 +195,26 @@ Tree = TypeVar("Tree")
 
 
 def to_float32(filter: Tree) -> Tree:
-    """A filter fitted in float64, ready to run: its floating-point arrays as jax arrays."""
+    """Convert the floating-point arrays of a filter to JAX arrays in float32, for running it."""
     return jax.tree.map(lambda x: jnp.asarray(np.asarray(x, np.float32)) if _is_floating(x) else x, filter)
 
 
 def to_float64(filter: Tree) -> Tree:
-    """A filter ready to be fitted: its floating-point arrays as numpy arrays."""
+    """Convert the floating-point arrays of a filter to NumPy arrays in float64, for fitting it."""
     return jax.tree.map(lambda x: np.asarray(x, np.float64) if _is_floating(x) else x, filter)
 
 
 def random_like(filter: Tree, *, key: PRNGKeyArray) -> Tree:
-    """The same filter with every trainable array drawn anew: the ablation of a fitted initialisation (random_PSR).
+    """Return the filter with random values in all trainable arrays.
 
-    A matrix or tensor is drawn from N(0, 1/fan_in), its first axis being the fan-in; a vector from N(0, 1/size).
+    This is the ablation of the fitted initialisation (random_PSR).
+
+    Matrices and tensors are drawn from N(0, 1/fan_in), where fan_in is the size of the first axis; vectors from
+    N(0, 1/size).
+
+    Args:
+        filter: a fitted filter.
+        key: random key.
     """
     moving, fixed = eqx.partition(filter, trainable(filter))
     arrays, structure = jax.tree.flatten(moving)
@@ -171,27 +233,36 @@ def _is_floating(x: Any) -> bool:
 def predictions(
     filter: AbstractFilter, states: Float[Array, "row time q"], actions: Float[Array, "row time act"]
 ) -> Float[Array, "row time obs"]:
-    """E[o_t | q_t, a_t] at every step."""
+    """Return the predictions E[o_t | q_t, a_t] of all steps."""
     return _of_each_step(filter.predict, states, actions)
 
 
 def one_step_error(filter: AbstractFilter, batch: Batch) -> float:
-    """The mean squared error of E[o_t | q_t, a_t] over all steps and observation dimensions of a batch."""
+    """Return the mean squared error of E[o_t | q_t, a_t] over all steps and observation dimensions of a batch."""
     errors = np.asarray(_one_step(filter, batch))[np.asarray(batch.mask)]
     return float(np.mean(np.square(errors, dtype=np.float64)))
 
 
 @eqx.filter_jit
 def _one_step(filter: AbstractFilter, batch: Batch) -> Float[Array, "row time obs"]:
-    return predictions(filter, unroll(filter, batch), jnp.asarray(batch.performed)) - batch.observations
+    return predictions(filter, unroll(filter, batch), jnp.asarray(batch.actions)) - batch.observations
 
 
 def forecast(
     filter: AbstractFilter, q: Float[Array, " q"], actions: Float[Array, "horizon act"]
 ) -> Float[Array, "horizon obs"]:
-    """Predict `horizon` steps ahead from q_t, given the actions of those steps: each prediction is filtered in as if seen.
+    """Predict the next `horizon` observations, given the actions of these steps.
 
-    Exact where the update is linear in the observation (a Kalman filter, Bayes rule on a probability table).
+    The filter is updated with each prediction as if it had been observed. This is exact if the update is linear in the
+    observation (a Kalman filter, Bayes rule on a probability table).
+
+    Args:
+        filter: the filter.
+        q: the state q_t.
+        actions: a_t, a_{t+1}, …
+
+    Returns:
+        The predictions of o_t, o_{t+1}, …
     """
 
     def advance(q: Array, action: Array) -> tuple[Array, Array]:
@@ -202,7 +273,10 @@ def forecast(
 
 
 class Concatenated(AbstractFilter):
-    """The states of two filters side by side, the predictions of the first: `+obs` is Concatenated(psr, window)."""
+    """Two filters whose states are concatenated. Predictions are those of the first filter.
+
+    The `+obs` methods use a predictive state as `first` and an `ObservationWindow` as `second`.
+    """
 
     first: AbstractFilter
     second: AbstractFilter
@@ -231,9 +305,19 @@ def prediction_loss(
     *,
     per: Bool[Array, "row time"] | None = None,
 ) -> Float[Array, ""]:
-    """ℓ₂ = (1/M) Σ_{i=1}^M Σ_t ‖E[o_t | q_t, a_t] − o_t‖², summed over observation dimensions.
+    """Compute the prediction loss.
 
-    The paper's M are the episodes of a batch: `per=batch.ends`. Unless told, the mean is over steps.
+        ℓ₂ = (1/M) Σ_{i=1}^M Σ_t ‖E[o_t | q_t, a_t] − o_t‖²
+
+    where the norm is over observation dimensions, t are the steps of episode i and M is the number of steps, or of
+    episodes in the paper's definition.
+
+    Args:
+        filter: the filter.
+        states: the pre-states q_t.
+        batch: the episodes.
+        per: flags that are counted to get M, as in `masked_mean`. `per=batch.ends` is the paper's definition.
+            Default: the mean over steps.
     """
-    errors = predictions(filter, states, jnp.asarray(batch.performed)) - batch.observations
+    errors = predictions(filter, states, jnp.asarray(batch.actions)) - batch.observations
     return masked_mean(jnp.sum(errors**2, axis=-1), jnp.asarray(batch.mask), per=per)

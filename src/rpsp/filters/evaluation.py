@@ -1,4 +1,4 @@
-"""How well a filter predicts: errors over the horizon, and R². Arrays in, numbers out."""
+"""Evaluation of predictions: errors by horizon, and R²."""
 
 from __future__ import annotations
 
@@ -16,20 +16,33 @@ from rpsp.filters.base import AbstractFilter, compiled_unroll, forecast
 
 
 class Forecasts(NamedTuple):
-    """Predictions of the next `horizon` observations from some steps on, beside the truth."""
+    """Predictions of the next `horizon` observations from n steps, and the actual observations."""
 
     predicted: Float[np.ndarray, "n horizon obs"]
     actual: Float[np.ndarray, "n horizon obs"]
 
 
 def forecasts(filter: AbstractFilter, batch: Batch, horizon: int, *, most: int = 4000, seed: int = 0) -> Forecasts:
-    """Forecast from at most `most` steps of a batch, the same ones for every filter, given the actions then done."""
+    """Forecast the next observations from several steps of a batch, given the executed actions.
+
+    The choice of steps does not depend on the filter, so that filters are compared on the same steps.
+
+    Args:
+        filter: the filter.
+        batch: the episodes.
+        horizon: number of steps to predict.
+        most: maximum number of steps to forecast from, drawn at random.
+        seed: seed of this draw.
+
+    Raises:
+        UsageError: if no episode has `horizon` steps.
+    """
     steps = window_index(batch, 1, horizon - 1).steps
     if len(steps) > most:
         steps = np.sort(np.random.default_rng(seed).choice(steps, most, replace=False))
     ahead = steps[:, None] + np.arange(horizon)
     states = flat(compiled_unroll(filter, batch))[steps]
-    predicted = compiled_forecast(filter, states, flat(batch.performed)[ahead])
+    predicted = compiled_forecast(filter, states, flat(batch.actions)[ahead])
     return Forecasts(np.asarray(predicted), flat(batch.observations)[ahead])
 
 
@@ -37,20 +50,26 @@ def forecasts(filter: AbstractFilter, batch: Batch, horizon: int, *, most: int =
 def compiled_forecast(
     filter: AbstractFilter, states: Float[Numbers, "n q"], actions: Float[Numbers, "n horizon act"]
 ) -> Float[Array, "n horizon obs"]:
-    """`forecast` from every row, compiled."""
+    """Apply `forecast` to every row. Compiled."""
     return jax.vmap(forecast, in_axes=(None, 0, 0))(filter, states, actions)
 
 
 def normalised_errors(f: Forecasts) -> Float[np.ndarray, " horizon"]:
-    """Mean squared error over variance at every horizon, pooled over observation dimensions: 0 perfect, 1 the mean."""
+    """Return the mean squared error divided by the variance, for every horizon.
+
+    Both are averaged over observation dimensions. 0 is a perfect prediction, 1 is as good as predicting the mean.
+    """
     squares = np.square(f.predicted - f.actual, dtype=np.float64).mean(axis=(0, 2))
     return squares / np.maximum(f.actual.var(axis=0, dtype=np.float64).mean(axis=-1), 1e-300)
 
 
 def r_squared(f: Forecasts) -> float:
-    """1 − SS_res/SS_tot for every observation dimension at the last horizon, averaged (scikit-learn's convention).
+    """Return R² at the last horizon, averaged over observation dimensions, as in scikit-learn.
 
-    A dimension that does not vary counts 1 if predicted exactly, else 0.
+        R² = 1 − SS_res/SS_tot
+
+    where SS_res is the sum of squared errors and SS_tot the sum of squared deviations from the mean. A constant
+    dimension scores 1 if it is predicted exactly, otherwise 0.
     """
     predicted, actual = (x[:, -1].astype(np.float64) for x in f)
     residual = np.square(predicted - actual).sum(axis=0)

@@ -1,7 +1,7 @@
-"""Feature maps and their fitting: random Fourier features, one-hot sequences, projections.
+"""Feature maps and their fitting: random Fourier features, one-hot sequences and projections.
 
-Knows nothing of time. Every map is written for one vector or for rows of vectors alike, for numpy (float64, when
-fitting) and for jax (inside a filter).
+The maps accept one vector or rows of vectors. They work with NumPy arrays (float64, for fitting) and JAX arrays (inside
+a filter).
 """
 
 from __future__ import annotations
@@ -23,33 +23,48 @@ FeatureMap = Callable[[Numbers], Numbers]
 
 
 class RandomFourierFeatures(eqx.Module):
-    """φ(x) = Uᵀ [cos(Ωᵀx̄), sin(Ωᵀx̄)] / √n: Fourier features of an RBF kernel (Rahimi and Recht), projected by U.
+    """Projected random Fourier features of an RBF kernel (Rahimi and Recht).
 
-    x̄ is x clipped to a box around the data. Far outside, a point is like none of the data and φ vanishes: a filter would
-    take it for nothing at all, where the nearest point of the box is at least on the right side.
+        φ(x) = Uᵀ [cos(Ωᵀx̄), sin(Ωᵀx̄)] / √n
+
+    where Ω are the frequencies, n their number, U the projection, and x̄ is x clipped to a box around the data. Without
+    clipping, φ vanishes far from the data and a filter gets no information from such a point. The nearest point of the
+    box at least keeps the direction.
     """
 
     frequencies: Float[Numbers, "x n"]
+    """Ω."""
     projection: Float[Numbers, "two_n d"]
+    """U."""
     low: Float[Numbers, " x"]
     high: Float[Numbers, " x"]
+    """`low` and `high`: the bounds of the box."""
 
     def __call__(self, x: Float[Numbers, "*rows x"]) -> Float[Numbers, "*rows d"]:
         xp = x.__array_namespace__()
         cos, sin = _waves(xp.clip(x, self.low, self.high), self.frequencies)
-        # Apart, because what is laid side by side first is computed number by number on a CPU.
+        # Two products instead of one, because on CPUs XLA computes concatenated features element by element.
         n = self.frequencies.shape[1]
         return (cos @ self.projection[:n] + sin @ self.projection[n:]) / np.sqrt(n).astype(x.dtype)
 
 
 def fourier(x: Float[Numbers, "*rows x"], frequencies: Float[Numbers, "x n"]) -> Float[Numbers, "*rows two_n"]:
-    """[cos(Ωᵀx), sin(Ωᵀx)] / √n, whose inner product approximates exp(−‖x − y‖²/2σ²) for Ω ~ N(0, 1/σ²)."""
+    """Compute random Fourier features.
+
+        φ(x) = [cos(Ωᵀx), sin(Ωᵀx)] / √n
+
+    where Ω are the n frequencies. If they are drawn from N(0, 1/σ²), φ(x)ᵀφ(y) approximates exp(−‖x − y‖²/2σ²).
+
+    Args:
+        x: one vector or rows of vectors.
+        frequencies: Ω.
+    """
     xp = x.__array_namespace__()
     return xp.concat(_waves(x, frequencies), axis=-1) / np.sqrt(frequencies.shape[1]).astype(x.dtype)
 
 
 def _waves(x: Float[Numbers, "*rows x"], frequencies: Float[Numbers, "x n"]) -> tuple[Numbers, Numbers]:
-    """cos(Ωᵀx) and sin(Ωᵀx)."""
+    """Return cos(Ωᵀx) and sin(Ωᵀx)."""
     angles, xp = x @ frequencies, x.__array_namespace__()
     if isinstance(angles, jax.Array) and angles.dtype == jnp.float32:
         return cos_and_sin(angles)
@@ -57,11 +72,15 @@ def _waves(x: Float[Numbers, "*rows x"], frequencies: Float[Numbers, "x n"]) -> 
 
 
 def cos_and_sin(x: Float32[Array, "*shape"]) -> tuple[Float32[Array, "*shape"], Float32[Array, "*shape"]]:
-    """cos x and sin x in single precision, to 3e-7 where |x| < 10⁵ (without fused multiply-add to 2e-6, where |x| > 10³).
+    """Compute cos x and sin x in single precision.
 
-    XLA's own take 9 ns a number on a CPU, because they are computed one by one; these a twentieth, and a belief by kernel
-    Bayes rule spends most of its time here. x = kπ + r with |r| ≤ π/2, π taken off in three parts of which all but the
-    last are short, so that their products with k are exact (Cody and Waite); of r Taylor's series will do.
+    The error is at most 3e-7 for |x| < 10⁵. Without fused multiply-add it is at most 2e-6 above 10³.
+
+    XLA's functions take 9 ns per number on a CPU, because they are not vectorised. This function takes a twentieth of
+    it, and a kernel Bayes filter spends most of its time here.
+
+    The argument is reduced to x = kπ + r with |r| ≤ π/2 (Cody and Waite): kπ is subtracted in three parts. All parts of
+    π but the last have few bits, so that their products with k are exact. A Taylor series of r follows.
     """
     k = jnp.round(x * np.float32(1 / np.pi))
     r = x
@@ -70,7 +89,7 @@ def cos_and_sin(x: Float32[Array, "*shape"]) -> tuple[Float32[Array, "*shape"], 
     sign = 1 - 2 * (k - 2 * jnp.floor(k / 2))
 
     def series(first: int) -> Array:
-        """Σ_i (−1)ⁱ r²ⁱ / (2i + first)!, seven terms."""
+        """Return Σ_i (−1)ⁱ r²ⁱ / (2i + first)!, seven terms."""
         total = jnp.zeros_like(r)
         for i in reversed(range(7)):
             total = total * (r * r) + np.float32((-1) ** i / math.factorial(2 * i + first))
@@ -80,11 +99,20 @@ def cos_and_sin(x: Float32[Array, "*shape"]) -> tuple[Float32[Array, "*shape"], 
 
 
 def kernel_width(data: Float[np.ndarray, "n x"], percentile: float, *, rng: np.random.Generator) -> float:
-    """A percentile of the pairwise distances of at most 1000 points: the usual width of an RBF kernel."""
+    """Choose the width of an RBF kernel: a percentile of the pairwise distances of at most 1000 random points.
+
+    Args:
+        data: one point per row.
+        percentile: the percentile, 0 to 100.
+        rng: random generator that chooses the points.
+
+    Returns:
+        The width; 1 if the points do not differ.
+    """
     few = data if len(data) <= 1000 else rng.choice(data, 1000, replace=False)
     distances = pdist(few)
     width = float(np.percentile(distances, percentile)) if len(distances) else 0.0
-    return width if width > 0 else 1.0  # constant data have no scale; any will do
+    return width if width > 0 else 1.0  # constant data have no scale, so any width will do
 
 
 def fit_fourier(
@@ -96,9 +124,17 @@ def fit_fourier(
     percentile: float = 95.0,
     clamp: float = 5.0,
 ) -> RandomFourierFeatures:
-    """Random Fourier features of these data's own width, projected on their `dimension` leading (uncentred) directions.
+    """Fit random Fourier features to data.
 
-    The box ends `clamp` standard deviations from the mean.
+    The features are projected on their leading right singular vectors (without centring).
+
+    Args:
+        data: one point per row.
+        dimension: number of features after projection.
+        rng: random generator.
+        frequencies: number of random frequencies before projection.
+        percentile: the kernel width is this percentile of the pairwise distances.
+        clamp: inputs are clipped to this many standard deviations from the mean.
     """
     mean, reach = data.mean(axis=0), clamp * data.std(axis=0)
     low, high = mean - reach, mean + reach
@@ -109,13 +145,14 @@ def fit_fourier(
 
 
 class OneHotSequence(eqx.Module):
-    """The indicator of a whole sequence of symbols: x_1 ⊗ x_2 ⊗ … of the one-hot vectors laid side by side in x.
+    """Indicator of a whole sequence of symbols: x_1 ⊗ x_2 ⊗ …, where x = [x_1, x_2, …] and the x_i are one-hot vectors.
 
-    A null vector (the null action) counts as the uniform distribution: features that vanish there would kill the state
-    for ever, the filter's update being linear in them.
+    A null vector (the null action) is treated as the uniform distribution. Features that vanish at the null action
+    would set the state to zero for the rest of the episode, because the filter update is linear in them.
     """
 
     sizes: tuple[int, ...] = eqx.field(static=True)
+    """Number of symbols of each part of the sequence."""
 
     def __call__(self, x: Float[Numbers, "*rows x"]) -> Float[Numbers, "*rows d"]:
         xp = x.__array_namespace__()

@@ -1,8 +1,9 @@
-"""Direct inference: the state update learned as a regression, fitted and refitted in closed form. (Ours, not the paper's.)
+"""Direct inference: a filter whose update is a regression, fitted and refitted in closed form. Not part of the paper.
 
-The predictive-state inference machine that the paper's first footnote contemplates. A state is the predicted future
-under null actions, in fixed coordinates; the update is regressed on the states that the filter itself reaches. Because
-a coordinate *means* a predicted observation, refitting the update on new data does not change what a state means.
+This is the predictive-state inference machine that the first footnote of the paper mentions. A state is the predicted
+future under null actions, in fixed coordinates. The update is regressed on the states that the filter itself reaches.
+Each coordinate of a state is a linear function of predicted observations, so refitting the update on new data does not
+change the meaning of a state.
 """
 
 from __future__ import annotations
@@ -26,28 +27,41 @@ from rpsp.filters.features import kernel_width
 
 
 class Bumps(eqx.Module):
-    """Φ(y, z) = [1, z̃, y z̃, exp(−‖z̃ − c_i‖²/2)], z̃ = (z − mean)/scale: a linear map that is bent, and young at first.
+    """Features: linear terms, age-dependent linear terms and radial basis functions.
 
-    `y` is the youth 1/t of the state: the gain of a filter that has seen little differs from that of one that has
-    settled, as in a Kalman filter. The bumps sit at data points: far from all data they vanish and the map
-    extrapolates linearly, where random cosines would go on inventing.
+        Φ(y, z) = [1, z̃, y z̃, exp(−‖z̃ − c_i‖²/2)],  z̃ = (z − mean)/scale
+
+    where z is the input, c_i the centre of radial basis function ("bump") i, and y = 1/t for a state at step t of its
+    episode. The terms with y let the gain of the filter decrease during the first steps, as in a Kalman filter.
+
+    The centres are data points. Far from all data the radial basis functions vanish and the map extrapolates linearly.
+    Random Fourier features would extrapolate arbitrarily.
     """
 
     mean: Float[Numbers, " z"]
+    """Mean of the inputs."""
     scale: Float[Numbers, " z"]
-    """Standard deviation times the bumps' width."""
+    """Standard deviation of the inputs times the width of the radial basis functions."""
     centres: Float[Numbers, "z n"]
+    """c_i as columns, in the scaled coordinates z̃."""
 
     @property
     def size(self) -> int:
-        """The number of features."""
+        """Number of features."""
         return 1 + 2 * self.centres.shape[0] + self.centres.shape[1]
 
     def penalties(self, linear: float, bends: tuple[float, ...]) -> list[Float[np.ndarray, " phi"]]:
-        """Ridges feature by feature: `linear` on the linear part, each of `bends` in turn on the bumps.
+        """Return candidate ridges, one value per feature.
 
-        Two ridges, because they do different work: nearly linear dynamics want the linear part all but free, and
-        bumps that are free fit noise, which the recursion then amplifies.
+        The two parts need different ridges. Nearly linear dynamics need a linear part with almost no penalty, while
+        radial basis functions without penalty fit noise, which the recursion then amplifies.
+
+        Args:
+            linear: ridge of the constant and the linear terms.
+            bends: candidate ridges of the radial basis functions.
+
+        Returns:
+            One vector of ridges for each value in `bends`.
         """
         count = self.centres.shape[1]
         return [np.repeat([linear, bend], [self.size - count, count]) for bend in bends]
@@ -61,28 +75,40 @@ class Bumps(eqx.Module):
 
 
 class InferenceFilter(AbstractFilter):
-    """x_{t+1} = Wᵀ Φ(x_t, a_t, o_t), clipped to a box; o_t ≈ W_predᵀ Φ'(x_t, a_t); x_1 = W_firstᵀ [1, o_0].
+    """Filter whose update and prediction are regressions.
 
-    The state is q_t = [x_t, 1/t]: x_t = Pᵀ(m_t − μ) stands for m_t, the prediction of o_{t:t+k-1} under null actions;
-    1/t tells how young the belief is (0 in q_0, before anything is seen).
+        x_1     = clip(W_firstᵀ [1, o_0])
+        x_{t+1} = clip(Wᵀ Φ(x_t, a_t, o_t))
+        o_t     ≈ W_predᵀ Φ'(x_t, a_t)
+
+    where Φ and Φ' are `Bumps` features, o_0 is the reset observation and clip limits every coordinate to ±`bound`.
+
+    The state is q_t = [x_t, 1/t]. x_t = Pᵀ(m_t − μ) are coordinates of m_t, the prediction of o_{t:t+k-1} under null
+    actions. 1/t tells how many observations the state is based on. In q_0, before the first observation, it is 0.
     """
 
     W: Float[Numbers, "phi x"]
+    """Weights of the update."""
     W_first: Float[Numbers, "one_obs x"]
+    """Weights of the first state."""
     W_pred: Float[Numbers, "phi_pred obs"]
+    """Weights of the prediction."""
     phi: Bumps = constant()
+    """Φ."""
     phi_pred: Bumps = constant()
+    """Φ'."""
     bound: Float[Numbers, " x"] = constant()
+    """States are clipped to ±`bound`."""
     mean_future: Float[Numbers, " k_obs"] = constant()
     """μ: the mean predicted future."""
     P: Float[Numbers, "k_obs x"] = constant()
-    """Principal directions of predicted futures, scaled to about unit variance."""
+    """Principal directions of the predicted futures, scaled to about unit variance."""
 
     def init(self) -> Float[Array, " q"]:
         return jnp.zeros(self.bound.shape[0] + 1)
 
     def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
-        """x_{t+1} = clip(Wᵀ Φ(x_t, a_t, o_t)), or clip(W_firstᵀ [1, o_0]) from q_0; the youth goes from 1/t to 1/(t+1)."""
+        """Return x_{t+1} = clip(Wᵀ Φ(x_t, a_t, o_t)) and 1/(t+1). From q_0: x_1 = clip(W_firstᵀ [1, o_0]) and 1."""
         x, youth = q[:-1], q[-1:]
         later = self.phi(youth, jnp.concatenate([x, action, observation])) @ self.W
         first = jnp.concatenate([jnp.ones(1), observation]) @ self.W_first
@@ -91,52 +117,68 @@ class InferenceFilter(AbstractFilter):
         return jnp.concatenate([x, jnp.where(blank, 1.0, youth / (1 + youth))])
 
     def predict(self, q: Array, action: Array) -> Float[Array, " obs"]:
-        """E[o_t | q_t, a_t] = W_predᵀ Φ'(x_t, a_t)."""
+        """Return E[o_t | q_t, a_t] = W_predᵀ Φ'(x_t, a_t)."""
         return self.phi_pred(q[-1:], jnp.concatenate([q[:-1], action])) @ self.W_pred
 
     def meaning(self, q: Float[Array, " q"]) -> Float[Array, "k obs"]:
-        """The future o_{t:t+k-1} that a state stands for, under null actions: μ + P⁺ᵀ x."""
+        """Return the future o_{t:t+k-1} that a state predicts under null actions.
+
+        It is μ + P⁺ᵀ x, where P⁺ is the pseudo-inverse of P.
+        """
         return (self.mean_future + q[:-1] @ jnp.linalg.pinv(jnp.asarray(self.P))).reshape(-1, self.W_pred.shape[1])
 
 
 @dataclass(frozen=True)
 class InferenceSettings:
-    """How a direct-inference filter is fitted."""
+    """Settings of `fit_inference`."""
 
     past: int = 10
-    """Steps of history that stage 1 regresses on."""
+    """Length of the history that stage 1 regresses on, in steps."""
     future: int = 5
-    """Steps of future that a state predicts."""
+    """Length of the future that a state predicts, in steps (k)."""
     dimension: int = 30
-    """At most this many coordinates; the data decide how many of them are used."""
+    """Maximum number of coordinates of x. The number in use is chosen from the data."""
     only_reliable: bool = True
-    """Leave out directions that do not stand out from the noise of stage 1, unless keeping them all predicts better."""
+    """Leave out directions whose variance is close to the noise of stage 1, unless keeping all predicts better."""
     bumps: int = 300
-    """Radial features that bend the update and the prediction."""
+    """Number of radial basis functions of the update, and of the prediction."""
     stage1_ridge: float = 1e-3
     """Ridge of the regression from history to future."""
     ridge: float = 1e-4
     """Ridge of the linear part of the update and of the prediction."""
     bends: tuple[float, ...] = (1e9, 10.0, 1.0, 0.1, 0.01)
-    """Ridges of the bumps that compete on held-out data; the first leaves a linear filter."""
+    """Candidate ridges of the radial basis functions, chosen on held-out data. The first gives a linear filter."""
     rounds: int = 8
-    """Regressions on the states that the filter itself reaches, after the first on the targets' own states."""
+    """Number of regressions on the states that the filter reaches, after a first one on the target states."""
     slack: float = 25.0
-    """States are clipped to this many times the largest target: far enough for a robot that walks where it fell before."""
+    """States are clipped to this many times the largest target. It is large, because a trained robot can reach states
+    far from those of the exploration."""
 
 
 def fit_inference(
     batch: Batch, held_out: Batch, settings: InferenceSettings | None = None, *, rng: np.random.Generator
 ) -> InferenceFilter:
-    """Fit a filter to a batch, choosing round and ridge by the recursion's own error on held-out episodes.
+    """Fit an inference filter. Round and ridge are chosen by the error of the recursion on held-out episodes.
 
-    1. Stage 1: ridge from [h_t, 1, a_{t:t+k-1}] to o_{t:t+k-1}; its history part m_t is the future under null actions.
-    2. Coordinates: x_t = Pᵀ(m_t − μ), with only those directions of m that stand out from the noise of stage 1, unless
-       keeping them all predicts better. (What stands out is often the physical state: 2 positions, 2 velocities.)
-    3. Update: W by ridge with target x*_{t+1}, first on the targets' own states, then on the states that the filter
-       reaches, adding up the normal equations (dataset aggregation).
-    4. Prediction: ridge from Φ'(x_t, a_t) to o_t on the filter's own states.
-    5. First state: ridge from [1, o_0].
+    1. Stage 1: ridge regression from [h_t, 1, a_{t:t+k-1}] to o_{t:t+k-1}, where h_t is the history. Without the action
+       part it gives m_t, the predicted future under null actions.
+    2. Coordinates: x_t = Pᵀ(m_t − μ), where μ is the mean of m_t. P has only directions with a variance well above the
+       noise of stage 1, unless keeping all predicts better. (These directions are often the physical state, such as 2
+       positions and 2 velocities.)
+    3. Update: W by ridge regression with targets x*_{t+1}, the coordinates from step 2. The inputs are first the target
+       states, then the states that the filter reaches. The normal equations are accumulated (dataset aggregation).
+    4. Prediction: ridge regression from Φ'(x_t, a_t) to o_t on the states that the filter reaches.
+    5. First state: ridge regression from [1, o_0].
+
+    Args:
+        batch: training episodes.
+        held_out: held-out episodes.
+        settings: default: `InferenceSettings()`.
+        rng: random generator.
+
+    Raises:
+        DivergedError: if every round diverges on the held-out episodes.
+        UsageError: if the episodes are too short, or stage 1 would have too many inputs.
     """
     settings = settings or InferenceSettings()
     stage1, noise = _stage1(batch, settings)
@@ -157,23 +199,40 @@ def refit_inference(
     *,
     rng: np.random.Generator,
 ) -> InferenceFilter:
-    """Fit everything again on new data except what a state means: μ and P stay, so a policy's inputs keep their sense."""
+    """Refit an inference filter to new data, with the same coordinates.
+
+    μ and P do not change, so that the inputs of a policy keep their meaning.
+
+    Args:
+        filter: the filter to refit.
+        batch: training episodes.
+        held_out: held-out episodes.
+        settings: default: `InferenceSettings()`.
+        rng: random generator.
+
+    Raises:
+        DivergedError: if every round diverges on the held-out episodes.
+        UsageError: if the episodes are too short, or stage 1 would have too many inputs.
+    """
     settings = settings or InferenceSettings()
     mean, P = np.asarray(filter.mean_future, np.float64), np.asarray(filter.P, np.float64)
     return _fit_update(batch, held_out, _stage1(batch, settings)[0], mean, P, settings, rng)[0]
 
 
 MOST_INPUTS = 20_000
-"""Of stage 1, whose matrix is this number squared: 3 GB, and minutes to solve."""
+"""Maximum number of inputs of stage 1. Its matrix has this number squared entries: 3 GB, and minutes to solve."""
 
 
 def _stage1(
     batch: Batch, settings: InferenceSettings
 ) -> tuple[Float[np.ndarray, "h_1_ka k_obs"], Float[np.ndarray, "k_obs k_obs"]]:
-    """Ridge from [h_t, 1, a_{t:t+k-1}] to o_{t:t+k-1}; and how much of its predictions is noise of the estimate.
+    """Fit stage 1, the ridge regression from [h_t, 1, a_{t:t+k-1}] to o_{t:t+k-1}.
 
-    A regression on p inputs from n independent outcomes with residual covariance Σ predicts with an error of covariance
-    Σ p/n on average; windows overlap, so that of k only one is independent.
+    A regression on p inputs and n independent samples with residual covariance Σ makes predictions whose error has
+    covariance Σ p/n on average. Windows of k steps overlap, so only one in k is counted as independent.
+
+    Returns:
+        The weights, and the estimated covariance of the error of the predictions.
     """
     equations, squares = None, 0.0
     for _, w in window_index(batch, settings.past, settings.future).chunks():
@@ -181,14 +240,14 @@ def _stage1(
         X = np.concatenate([h, np.ones((len(h), 1)), w.future_actions], axis=1)
         if X.shape[1] > MOST_INPUTS:
             raise UsageError(
-                f"observations: {batch.seen.shape[-1]} numbers with past={settings.past} make {X.shape[1]} inputs of a "
-                f"regression, more than {MOST_INPUTS}; observe fewer (observe=...), take a smaller past, or a method "
-                "without such a regression (fm2, gru32)."
+                f"observations: {batch.observations.shape[-1]} numbers with past={settings.past} make {X.shape[1]} "
+                f"inputs of a regression, more than {MOST_INPUTS}; observe fewer (observe=...), take a smaller past, "
+                "or a method without such a regression (fm2, gru32)."
             )
         equations = equations or NormalEquations(X.shape[1], w.future_observations.shape[1])
         equations.add(X, w.future_observations)
         squares += w.future_observations.T @ w.future_observations
-    assert equations is not None  # window_index has refused a batch without windows
+    assert equations is not None  # window_index raises an error if there are no windows
     W = equations.solve(settings.stage1_ridge)
     explained = W.T @ equations.XtY
     residual = squares - explained - explained.T + W.T @ equations.XtX @ W
@@ -197,16 +256,18 @@ def _stage1(
 
 
 def _young(history: Float[np.ndarray, "n h"], past: int) -> Float[np.ndarray, "n three_h"]:
-    """[h, y h, y² h]: a history that is still mostly padding is read with other weights (its last entry is what is known).
+    """Return [h, y h, y² h] with y = 1 / (number of known steps of the history h).
 
-    Three weights: with two, a history of one reading and the settled ones leave nothing for a history of two.
+    The regression can then weight a history that is mostly padding differently. The last entry of h is its known
+    fraction. Powers up to y² are needed: with [h, y h] alone, complete histories and those of one step determine all
+    weights, and histories of two steps have no freedom left.
     """
     youth = 1 / (past * history[:, -1:])
     return np.concatenate([history, youth * history, youth**2 * history], axis=1)
 
 
 def _futures(batch: Batch, stage1: np.ndarray, past: int) -> Float[np.ndarray, "row_time k_obs"]:
-    """m_t at every step: stage 1's prediction of the future under null actions; 0 outside the mask."""
+    """Return m_t, the prediction of stage 1 under null actions, for every step; 0 at padding."""
     futures = np.zeros((batch.mask.size, stage1.shape[1]), np.float32)
     for steps, h in histories(batch, past):
         h = _young(h, past)
@@ -217,15 +278,24 @@ def _futures(batch: Batch, stage1: np.ndarray, past: int) -> Float[np.ndarray, "
 def _coordinates(
     futures: Float[np.ndarray, "n k_obs"], noise: Float[np.ndarray, "k_obs k_obs"], dimension: int
 ) -> tuple[Float[np.ndarray, " k_obs"], Float[np.ndarray, "k_obs x"], Bool[np.ndarray, " x"]]:
-    """μ and P: principal directions of the predicted futures, each scaled by 1/√(S + 1e-3 S_max); and which are reliable.
+    """Compute the coordinates of the state from the predicted futures.
 
-    A direction with less than twice the variance that noise of the estimate would give it is not: scaled up, such
-    directions can drive the recursion astray.
+    P has the principal directions of the predicted futures, each scaled by 1/√(S + 1e-3 S_max), where S is the variance
+    along the direction and S_max the largest of them. A direction is reliable if its variance is more than twice the
+    variance of the estimation error. Unreliable directions are scaled up and can make the recursion diverge.
+
+    Args:
+        futures: m_t of the steps.
+        noise: covariance of the estimation error of m_t.
+        dimension: maximum number of directions.
+
+    Returns:
+        μ, P and a flag for each direction: whether it is reliable.
     """
     mean = futures.mean(axis=0, dtype=np.float64)
     variances, directions = np.linalg.eigh(np.atleast_2d(np.cov(futures.T, bias=True)))
     variances, directions = variances[::-1][:dimension], signed(directions[:, ::-1][:, :dimension])
-    largest = max(float(variances[0]), 1e-12)  # observations that never change leave nothing to scale by
+    largest = max(float(variances[0]), 1e-12)  # constant observations have variance 0
     keep = variances > 1e-12 * largest
     keep[0] = True
     variances, directions = variances[keep], directions[:, keep]
@@ -243,7 +313,7 @@ def _fit_update(
     settings: InferenceSettings,
     rng: np.random.Generator,
 ) -> tuple[InferenceFilter, float]:
-    """Steps 3 to 5, for coordinates already chosen; and the held-out error of the predictions."""
+    """Do steps 3 to 5 of `fit_inference` for given coordinates. Returns the filter and its held-out error."""
     train, held = _steps(batch, stage1, mean, P, settings.past), _steps(held_out, stage1, mean, P, settings.past)
     obs = train.observations.shape[1]
     filter = InferenceFilter(
@@ -295,42 +365,47 @@ def _fit_update(
 
 @dataclass(frozen=True, eq=False)
 class _Steps:
-    """A batch laid flat for the regressions: inputs and targets of the update at any choice of steps."""
+    """A flattened batch: the inputs and targets of the regressions for any choice of steps."""
 
     batch: Batch
     states: Float[np.ndarray, "row_time q"]
-    """The target states q*_t = [Pᵀ(m_t − μ), 1/t]."""
+    """Target states q*_t = [Pᵀ(m_t − μ), 1/t]."""
     all: Int[np.ndarray, " n"]
+    """Flat positions of all steps."""
     first: Int[np.ndarray, " n_first"]
+    """Flat positions of the first steps of episodes."""
     later: Int[np.ndarray, " n_later"]
+    """Flat positions of all other steps."""
 
     @property
     def observations(self) -> np.ndarray:
         return flat(self.batch.observations)
 
     def reached(self, filter: InferenceFilter) -> Float[np.ndarray, "row_time q"]:
-        """The states that the filter itself reaches."""
+        """Return the states that the filter reaches."""
         return flat(compiled_unroll(filter, self.batch))
 
     def target(self, steps: np.ndarray) -> np.ndarray:
-        """x*_t."""
+        """Return x*_t, the targets of the update."""
         return self.states[steps, :-1].astype(np.float64)
 
     def reset(self, steps: np.ndarray) -> np.ndarray:
-        """[1, o_0], from which x_1 follows."""
-        return np.insert(flat(self.batch.seen)[steps].astype(np.float64), 0, 1.0, axis=1)
+        """Return [1, o_0], the input for x_1."""
+        return np.insert(flat(self.batch.previous_observations)[steps].astype(np.float64), 0, 1.0, axis=1)
 
     def moved(self, states: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """1/(t-1) and [x_{t-1}, a_{t-1}, o_{t-1}], from which x_t follows."""
-        return _aged(states[steps - 1], flat(self.batch.executed)[steps], flat(self.batch.seen)[steps])
+        """Return 1/(t-1) and [x_{t-1}, a_{t-1}, o_{t-1}], the inputs for x_t."""
+        return _aged(
+            states[steps - 1], flat(self.batch.previous_actions)[steps], flat(self.batch.previous_observations)[steps]
+        )
 
     def acted(self, states: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """1/t and [x_t, a_t], from which o_t follows."""
-        return _aged(states[steps], flat(self.batch.performed)[steps])
+        """Return 1/t and [x_t, a_t], the inputs for the prediction of o_t."""
+        return _aged(states[steps], flat(self.batch.actions)[steps])
 
 
 def _aged(states: np.ndarray, *beside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A state's youth, and the rest of it with what stands beside it, in float64."""
+    """Split states q = [x, y] and return y and [x, *beside], in float64."""
     return states[:, -1:].astype(np.float64), np.concatenate([states[:, :-1], *beside], axis=1, dtype=np.float64)
 
 
@@ -350,9 +425,13 @@ def _steps(batch: Batch, stage1: np.ndarray, mean: np.ndarray, P: np.ndarray, pa
 def _choose(
     equations: NormalEquations, penalties: list[np.ndarray], error: Callable[[np.ndarray], float]
 ) -> tuple[np.ndarray, float]:
-    """The solution, among these ridges, whose held-out error is least; a non-finite error never wins.
+    """Choose among ridges by the held-out error.
 
-    Ridges come strongest first, and a weaker one must be better by more than chance.
+    Ridges are ordered from strongest to weakest. A weaker one is chosen only if it is better by more than 0.5 %.
+    Solutions with a NaN or infinite error are not chosen.
+
+    Returns:
+        The solution and its error.
     """
     solutions = [equations.solve(penalty) for penalty in penalties]
     errors = [e if np.isfinite(e := error(W)) else np.inf for W in solutions]
@@ -361,12 +440,12 @@ def _choose(
 
 
 def _first_good(errors: list[float]) -> int:
-    """The first error that is as small as any, but for chance (half a hundredth): simpler candidates come first."""
+    """Return the first index whose error is within 0.5 % of the smallest one. Simpler candidates come first."""
     return int(np.argmax(np.array(errors) <= 1.005 * min(errors)))
 
 
 def _fit_bumps(z: Float[np.ndarray, "n z"], bumps: int, *, rng: np.random.Generator) -> Bumps:
-    """Bumps at random data points, half as wide as the median distance of the standardised data."""
+    """Place radial basis functions at random data points, with half the median distance of the data as width."""
     scaling = fit_scaling(z)
     standardised = scaling.encode(z)
     width = 0.5 * kernel_width(standardised, 50.0, rng=rng)
@@ -375,7 +454,7 @@ def _fit_bumps(z: Float[np.ndarray, "n z"], bumps: int, *, rng: np.random.Genera
 
 
 def _some(steps: np.ndarray, rng: np.random.Generator, most: int = 20_000) -> np.ndarray:
-    """At most so many of the steps: enough for scales and widths."""
+    """Return at most `most` random steps, which is enough to fit scales and widths."""
     return steps if len(steps) <= most else np.sort(rng.choice(steps, most, replace=False))
 
 

@@ -1,7 +1,7 @@
-"""The paper's filter: predictive states conditioned by kernel Bayes rule. `two_stage` fits it.
+"""The filter of the paper: predictive states conditioned by kernel Bayes rule. `two_stage` fits it.
 
-A state is updated in the paper's two steps: *extend* it linearly to a window one step longer, p_t = W_ext q_t, then
-*condition* on the action and the observation, q_{t+1} = f_cond(p_t, a_t, o_t).
+The update has two steps. *Extend* the state linearly to a window that is one step longer, p_t = W_ext q_t. Then
+*condition* it on the action and the observation, q_{t+1} = f_cond(p_t, a_t, o_t).
 """
 
 from __future__ import annotations
@@ -17,53 +17,61 @@ from rpsp.filters.features import FeatureMap
 
 
 class KernelBayesFilter(AbstractFilter):
-    """The paper's RFFPSR: q_t encodes E[ψ_o(o_{t:t+k-1}) | do ψ_a(a_{t:t+k-1})], conditioned by kernel Bayes rule.
+    """The RFFPSR of the paper: q_t encodes E[ψ_o(o_{t:t+k-1}) | do ψ_a(a_{t:t+k-1})].
 
-    θ_PSR = {q0, W_ext_xi, W_ext_o, W_pred} (and W_hor, used only for refinement); everything else is constant.
-    Matrices that are contracted with a vector at every step are stored with that vector's index first.
+    Symbols: φ_o and φ_a are features of one observation and one action, ψ_o and ψ_a of k of them, ξ_o and ξ_a of k + 1.
+
+    The parameters are θ_PSR = {q0, W_ext_xi, W_ext_o, W_pred}, and W_hor, which only refinement uses. All other arrays
+    are constant. Arrays that are multiplied by a vector at every step have the index of this vector first.
     """
 
     q0: Float[Numbers, " q"]
+    """q_0."""
     W_ext_xi: Float[Numbers, "q xi_o_xi_a"]
-    """W_ext^ξ: state → operator from extended future actions to extended future observations."""
+    """W_ext^ξ: maps the state to the operator from extended future actions to extended future observations."""
     W_ext_o: Float[Numbers, "q oo_phi_a"]
-    """W_ext^o: state → operator from φ_a to the (projected) covariance of φ_o."""
+    """W_ext^o: maps the state to the operator from φ_a to the projected covariance of φ_o."""
     W_pred: Float[Numbers, "q_phi_a obs"]
-    """E[o_t | q_t, a_t] = W_predᵀ (q_t ⊗ φ_a(a_t))."""
+    """Weights of the one-step prediction, E[o_t | q_t, a_t] = W_predᵀ (q_t ⊗ φ_a(a_t))."""
     W_hor: Float[Numbers, "q_psi_a k_obs"]
-    """E[o_{t:t+k-1} | q_t, a_{t:t+k-1}] = W_horᵀ (q_t ⊗ ψ_a(a_{t:t+k-1}))."""
+    """Weights of the k-step prediction, E[o_{t:t+k-1} | q_t, a_{t:t+k-1}] = W_horᵀ (q_t ⊗ ψ_a(a_{t:t+k-1}))."""
 
     future_length: int = eqx.field(static=True)
-    """k."""
+    """k: length of the future, in steps."""
     phi_o: FeatureMap = constant()
+    """φ_o."""
     phi_a: FeatureMap = constant()
+    """φ_a."""
     psi_a: FeatureMap = constant()
+    """ψ_a."""
     U_xi_o: Float[Numbers, "phi_o psi_o xi_o"] = constant()
-    """ξ_o = U_ξoᵀ (ψ_o(t+1) ⊗ φ_o(t)), as a tensor."""
+    """U_ξo as a tensor, where ξ_o = U_ξoᵀ (ψ_o(t+1) ⊗ φ_o(t))."""
     U_xi_a: Float[Numbers, "phi_a xi_a psi_a"] = constant()
-    """ξ_a = U_ξaᵀ (ψ_a(t+1) ⊗ φ_a(t)), as a tensor."""
+    """U_ξa as a tensor, where ξ_a = U_ξaᵀ (ψ_a(t+1) ⊗ φ_a(t))."""
     U_oo: Float[Numbers, "oo phi_o phi_o"] = constant()
-    """Projected covariances back to symmetric matrices."""
+    """Maps projected covariances of φ_o back to symmetric matrices."""
     U_q: Float[Numbers, "psi_o psi_a q"] = constant()
-    """The denoised operator C_{ψo|ψa} to the state's coordinates."""
+    """Maps the denoised operator C_{ψo|ψa} to the coordinates of the state."""
     ridge: Float[Numbers, ""] = constant()
-    """λ of kernel Bayes rule: the main stabiliser."""
+    """λ of kernel Bayes rule. It is the main source of stability."""
     low: Float[Numbers, " q"] = constant()
     high: Float[Numbers, " q"] = constant()
-    """The box that states are clamped to: a norm clamp would do nothing, the constant feature dominates the norm."""
+    """`low` and `high`: states are clipped to this box. Limiting the norm would have no effect, because the constant
+    feature dominates it."""
 
     def init(self) -> Float[Array, " q"]:
         return jnp.asarray(self.q0)
 
     def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
-        """q_{t+1} = f_cond(W_ext q_t, a_t, o_t)."""
+        """Return q_{t+1} = f_cond(W_ext q_t, a_t, o_t)."""
         return self.advance(q, self.prepare(action, observation))
 
     def prepare(self, action: Array, observation: Array) -> tuple[Float[Array, " phi_a"], Float[Array, " phi_o"]]:
-        """φ_a(a_t) and φ_o(o_t)."""
+        """Return φ_a(a_t) and φ_o(o_t)."""
         return self.phi_a(action), self.phi_o(observation)
 
     def advance(self, q: Array, prepared: tuple[Array, Array]) -> Float[Array, " q"]:
+        """Extend and condition the state, given φ_a(a_t) and φ_o(o_t)."""
         phi_a, phi_o = prepared
         C_ex, C_oo = self.extend(q, phi_a)
         return self.condition(C_ex, C_oo, phi_a, phi_o)
@@ -71,7 +79,15 @@ class KernelBayesFilter(AbstractFilter):
     def extend(
         self, q: Float[Array, " q"], phi_a: Float[Array, " phi_a"]
     ) -> tuple[Float[Array, "xi_o xi_a"], Float[Array, "phi_o phi_o"]]:
-        """p_t = W_ext q_t: the extended operator p^ξ, and the covariance p^o of φ_o given this action."""
+        """Extend the state, p_t = W_ext q_t.
+
+        Args:
+            q: the state q_t.
+            phi_a: φ_a(a_t).
+
+        Returns:
+            The extended operator p^ξ, and the covariance of φ_o given the action, from p^o.
+        """
         xi_o, xi_a, oo = self.U_xi_o.shape[2], self.U_xi_a.shape[1], self.U_oo.shape[0]
         p_xi = (q @ self.W_ext_xi).reshape(xi_o, xi_a)
         p_o = (q @ self.W_ext_o).reshape(oo, -1) @ phi_a
@@ -84,16 +100,28 @@ class KernelBayesFilter(AbstractFilter):
         phi_a: Float[Array, " phi_a"],
         phi_o: Float[Array, " phi_o"],
     ) -> Float[Array, " q"]:
-        """p^ξ ×_{φo} v ×_{φa} φ_a with kernel Bayes weights v = (C_oo² + λI)⁻¹ C_oo φ_o, projected back to a state."""
+        """Condition the extended state on an action and an observation by kernel Bayes rule.
+
+            q_{t+1} = clip(U_q (p^ξ ×_{φo} v ×_{φa} φ_a)),  v = (C_oo² + λI)⁻¹ C_oo φ_o
+
+        where ×_{φo} and ×_{φa} contract the index of φ_o and of φ_a, v are the weights of kernel Bayes rule, and U_q
+        maps the operator to the coordinates of the state.
+
+        Args:
+            C_ex: p^ξ, the extended operator.
+            C_oo: the covariance of φ_o given the action.
+            phi_a: φ_a(a_t).
+            phi_o: φ_o(o_t).
+        """
         C_a = C_ex @ jnp.tensordot(phi_a, self.U_xi_a, 1)
         v = kernel_bayes_weights(C_oo, phi_o, self.ridge)
         operator = jnp.tensordot(v, self.U_xi_o, 1) @ C_a
         return jnp.clip(jnp.tensordot(operator, self.U_q, 2), self.low, self.high)
 
     def predict(self, q: Array, action: Array) -> Float[Array, " obs"]:
-        """E[o_t | q_t, a_t] = W_predᵀ (q_t ⊗ φ_a(a_t))."""
+        """Return E[o_t | q_t, a_t] = W_predᵀ (q_t ⊗ φ_a(a_t))."""
         return jnp.outer(q, self.phi_a(action)).reshape(-1) @ self.W_pred
 
     def predict_horizon(self, q: Float[Array, " q"], actions: Float[Array, "k act"]) -> Float[Array, "k obs"]:
-        """E[o_{t:t+k-1} | q_t, a_{t:t+k-1}] = W_horᵀ (q_t ⊗ ψ_a(a_{t:t+k-1}))."""
+        """Return E[o_{t:t+k-1} | q_t, a_{t:t+k-1}] = W_horᵀ (q_t ⊗ ψ_a(a_{t:t+k-1}))."""
         return (jnp.outer(q, self.psi_a(actions.reshape(-1))).reshape(-1) @ self.W_hor).reshape(self.future_length, -1)

@@ -1,4 +1,4 @@
-"""Filters that are not predictive states: a window of observations, and a GRU."""
+"""Filters that are not predictive states: an observation window and a GRU."""
 
 from __future__ import annotations
 
@@ -13,13 +13,19 @@ from rpsp.filters.base import AbstractFilter
 
 
 class ObservationWindow(AbstractFilter):
-    """Finite memory: q_t = o_{t-w:t-1}, oldest first, zeros (the mean reading) before the episode began.
+    """Finite memory: the state is the window of the last w observations.
 
-    Predicts linearly, o_t ≈ W_predᵀ [q_t, a_t, 1].
+        q_t = o_{t-w:t-1}
+        o_t ≈ W_predᵀ [q_t, a_t, 1]
+
+    Observations are ordered from oldest to newest. Before the beginning of the episode they are 0, the mean of scaled
+    observations.
     """
 
     W_pred: Float[Numbers, "q_a_1 obs"]
+    """Weights of the prediction."""
     window: int = eqx.field(static=True)
+    """w: number of observations."""
 
     def init(self) -> Float[Array, " q"]:
         return jnp.zeros(self.window * self.W_pred.shape[1])
@@ -32,7 +38,13 @@ class ObservationWindow(AbstractFilter):
 
 
 def observation_window(window: int, observations: int, actions: int) -> ObservationWindow:
-    """A window that predicts persistence until it is fitted: o_t ≈ o_{t-1}."""
+    """Create an observation window that predicts the previous observation, o_t ≈ o_{t-1}, until it is trained.
+
+    Args:
+        window: number of observations in the state.
+        observations: size of an observation.
+        actions: size of an action.
+    """
     W = np.zeros((window * observations + actions + 1, observations), np.float32)
     newest = (window - 1) * observations
     W[newest : newest + observations] = np.eye(observations)
@@ -40,11 +52,20 @@ def observation_window(window: int, observations: int, actions: int) -> Observat
 
 
 class GRU(AbstractFilter):
-    """A gated recurrent unit over (o_t, a_t); the prediction is linear in its state and the next action."""
+    """Gated recurrent unit with input (o_t, a_t). The prediction is linear in the state and the action.
+
+    Args:
+        size: number of units.
+        observations: size of an observation.
+        actions: size of an action.
+        key: random key of the initial weights.
+    """
 
     cell: eqx.nn.GRUCell
     decoder: eqx.nn.Linear
+    """Maps [q_t, a_t] to the prediction of o_t."""
     q0: Float[Array, " q"]
+    """q_0."""
 
     def __init__(self, size: int, observations: int, actions: int, *, key: PRNGKeyArray):
         cell_key, decoder_key = jax.random.split(key)

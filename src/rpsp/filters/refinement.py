@@ -1,7 +1,7 @@
-"""Refinement: backpropagation through time on recorded episodes, keeping the best held-out iterate.
+"""Refinement: train a fitted filter on recorded episodes by backpropagation through time.
 
-Before any policy is learned, a filter's parameters are moved downhill on its prediction error. What comes back never
-predicts the held-out episodes worse than what was given.
+Refinement reduces the prediction error of the filter before a policy is trained. It returns the iterate with the
+smallest error on held-out episodes, which can be the initial filter.
 """
 
 from __future__ import annotations
@@ -28,34 +28,39 @@ F = TypeVar("F", bound=AbstractFilter)
 
 @dataclass(frozen=True)
 class RefinementSettings:
-    """How a filter is refined."""
+    """Settings of `refine`."""
 
     epochs: int = 20
-    """Passes over the data."""
+    """Number of passes over the data."""
     learning_rate: float = 3e-3
-    """Adam's: growing over the first tenth of the steps, then decaying to nothing along a cosine."""
+    """Largest learning rate of Adam. It increases linearly during the first tenth of the steps, then decays to 0 as a
+    cosine."""
     truncate: int = 50
-    """Steps that gradients flow back through."""
+    """Number of steps through which gradients are propagated."""
     minibatch: int = 4
-    """Segments of `truncate` steps in one gradient."""
+    """Number of segments of `truncate` steps in a minibatch."""
     max_norm: float = 1.0
-    """Gradients are clipped to this norm."""
+    """Gradients are clipped to this global norm."""
 
 
 class Refined(NamedTuple):
-    """A refined filter and its held-out error, first as it was given, then after every epoch."""
+    """The result of `refine`."""
 
     filter: AbstractFilter
+    """The filter with the smallest held-out error."""
     errors: list[float]
+    """Held-out errors: of the initial filter, then after every epoch."""
     best_epoch: int
+    """The epoch of `filter`; 0 for the initial filter."""
 
 
 class Futures(eqx.Module):
-    """The k steps from each step on, for the horizon loss."""
+    """The next k actions and observations of each step, for the horizon loss."""
 
     actions: Float[Numbers, "row time k act"]
     observations: Float[Numbers, "row time k obs"]
     mask: Bool[Numbers, "row time"]
+    """True at steps from which k steps are inside the episode."""
 
 
 def refine(
@@ -66,10 +71,21 @@ def refine(
     *,
     key: PRNGKeyArray,
 ) -> Refined:
-    """Adam on the prediction error by truncated backpropagation through time, in minibatches of short segments.
+    """Refine a filter with Adam on its prediction error, by truncated backpropagation through time.
 
-    Segments start from the states that the filter had there at the beginning of the epoch. Non-finite gradients are
-    skipped; parameters that predict held-out episodes worse than those given are never returned.
+    Episodes are cut into short segments, which are used in random minibatches. A segment starts from the state that the
+    filter reached there at the beginning of the epoch. Updates with NaN or infinite gradients are skipped. The held-out
+    error of the returned filter is never larger than that of the given one.
+
+    Args:
+        filter: the filter to refine.
+        batch: training episodes.
+        held_out: held-out episodes.
+        settings: default: `RefinementSettings()`.
+        key: random key of the order of the segments.
+
+    Returns:
+        The best filter, and the held-out errors of all epochs.
     """
     settings = settings or RefinementSettings()
     batch, held_out = _without_filler(batch), _without_filler(held_out)
@@ -85,7 +101,7 @@ def refine(
     for epoch in range(1, settings.epochs + 1):
         initial = _initial_states(filter, batch, settings.truncate)
         order = rng.permutation(rows)
-        # The last minibatch is filled up from the first, so that every minibatch has one shape.
+        # The last minibatch is filled up with segments of the first one, so that all minibatches have the same shape.
         order = np.concatenate([order, order])[: per_epoch * size].reshape(per_epoch, size)
         filter, state = _epoch(filter, state, which, segments, initial, order, optimiser)
         errors.append(float(_held_out_error(filter, held)))
@@ -96,9 +112,10 @@ def refine(
 
 @cache
 def _optimiser(learning_rate: float, max_norm: float, steps: int) -> optax.GradientTransformation:
-    """Adam with clipping, skipping non-finite gradients. One object per setting, so that `_epoch` compiles once for it.
+    """Create Adam with gradient clipping, which skips NaN or infinite gradients.
 
-    Steps grow over the first tenth: a fitted filter stands in a narrow valley, which Adam's first steps would leave.
+    The result is cached, so that `_epoch` is compiled only once per setting. The learning rate warms up over the first
+    tenth of the steps: a fitted filter lies in a narrow valley of the loss, which the first steps of Adam would leave.
     """
     schedule = optax.warmup_cosine_decay_schedule(0.0, learning_rate, max(1, steps // 10), max(2, steps))
     return optax.apply_if_finite(
@@ -108,7 +125,7 @@ def _optimiser(learning_rate: float, max_norm: float, steps: int) -> optax.Gradi
 
 
 def _without_filler(batch: Batch) -> Batch:
-    """Zeros wherever there is no step: even a masked infinity would make its gradient 0 · ∞."""
+    """Set padding to 0. An infinite value would give NaN gradients (0 · ∞) even where it is masked."""
     mask = np.asarray(batch.mask)
 
     def blank(x: Numbers) -> Numbers:
@@ -119,21 +136,35 @@ def _without_filler(batch: Batch) -> Batch:
 
 
 def horizon_loss(filter: KernelBayesFilter, states: Float[Array, "row time q"], futures: Futures) -> Float[Array, ""]:
-    """‖W_horᵀ(q_t ⊗ ψ_a(a_{t:t+k-1})) − o_{t:t+k-1}‖² / k, averaged over the steps that have such a future."""
+    """Compute the k-step prediction loss.
+
+        ‖W_horᵀ(q_t ⊗ ψ_a(a_{t:t+k-1})) − o_{t:t+k-1}‖² / k
+
+    averaged over the steps t that have k steps left in their episode. ψ_a are the features of k actions.
+
+    Args:
+        filter: the filter, with the weights W_hor.
+        states: the pre-states q_t.
+        futures: the next k actions and observations of each step.
+    """
     errors = jax.vmap(jax.vmap(filter.predict_horizon))(states, jnp.asarray(futures.actions)) - futures.observations
     return masked_mean(jnp.sum(errors**2, axis=-1).mean(axis=-1), jnp.asarray(futures.mask))
 
 
 def with_futures(filter: AbstractFilter, batch: Batch) -> tuple[Batch, Futures | None]:
-    """A batch with the windows that this filter's loss needs: the paper's filter is refined on its whole horizon."""
+    """Return the batch and the windows that the loss of this filter needs.
+
+    A `KernelBayesFilter` is refined on all k steps of its future. Other filters need no windows (None).
+    """
     if not isinstance(filter, KernelBayesFilter):
         return batch, None
     k = filter.future_length
-    performed, observations = np.asarray(batch.performed), np.asarray(batch.observations)
-    return batch, Futures(stack_future(performed, k), stack_future(observations, k), future_mask(batch, k))
+    actions, observations = np.asarray(batch.actions), np.asarray(batch.observations)
+    return batch, Futures(stack_future(actions, k), stack_future(observations, k), future_mask(batch, k))
 
 
 def _loss(filter: AbstractFilter, states: Array, data: tuple[Batch, Futures | None]) -> Float[Array, ""]:
+    """Return the prediction loss, plus the horizon loss if there are futures."""
     batch, futures = data
     loss = prediction_loss(filter, states, batch)
     if futures is not None:
@@ -149,7 +180,7 @@ def _held_out_error(filter: AbstractFilter, data: tuple[Batch, Futures | None]) 
 
 @eqx.filter_jit
 def _epoch(filter, state, which, segments, initial, order, optimiser):
-    """One pass over the segments in this order, as one compiled scan over minibatches."""
+    """Do one pass over the segments in the given order, as one compiled scan over minibatches."""
     moving, fixed = eqx.partition(filter, which)
 
     def minibatch_step(carry, chosen):
@@ -168,7 +199,7 @@ def _epoch(filter, state, which, segments, initial, order, optimiser):
 
 
 def _segments(data: tuple[Batch, Futures | None], length: int) -> tuple[Batch, Futures | None]:
-    """[row, time, …] → [row · segments, length, …], the last segment of a row filled up with masked filler."""
+    """Cut rows into segments: [row, time, …] → [row · segments, length, …]. The last segment of a row is padded."""
 
     def cut(x: np.ndarray) -> np.ndarray:
         x = np.asarray(x)
@@ -180,7 +211,7 @@ def _segments(data: tuple[Batch, Futures | None], length: int) -> tuple[Batch, F
 
 
 def _initial_states(filter: AbstractFilter, batch: Batch, length: int) -> Float[np.ndarray, "segments q"]:
-    """The states before each segment's first column."""
+    """Return the state before the first column of each segment."""
     states = np.asarray(compiled_unroll(filter, batch))[:, length - 1 :: length]
     count = -(-batch.shape[1] // length)
     first = np.broadcast_to(np.asarray(filter.init()), (states.shape[0], 1, states.shape[2]))

@@ -1,6 +1,6 @@
-"""The obvious alternatives that a belief must beat: the mean, persistence, autoregression. All of them are filters.
+"""Simple baselines for predictions: the mean, persistence and autoregression.
 
-Being filters, they go through the same unrolling, forecasting and scoring as everything else.
+They are filters, so that the same functions unroll, forecast and evaluate them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,23 @@ from rpsp.filters.memory import ObservationWindow, observation_window
 
 
 class Autoregression(AbstractFilter):
-    """q_t = h_t, the last p observations and actions; o_t ≈ W_predᵀ [1, h_t, a_t, φ(h_t, a_t)].
+    """Regression on the last p observations and actions.
 
-    The state is laid out as in `windows.history`, padding and known fraction included; q_0 = 0 has nothing known.
+        q_t = h_t
+        o_t ≈ W_predᵀ [1, h_t, a_t, φ(h_t, a_t)]
+
+    where h_t is the history and φ are additional features. The history has the layout of `windows.history`, including
+    padding and the known fraction. In q_0 = 0 the known fraction is 0.
     """
 
     W_pred: Float[Numbers, "phi obs"]
+    """Weights of the prediction."""
     past: int = eqx.field(static=True)
+    """p: number of observations and actions in the state."""
     actions: int = eqx.field(static=True)
+    """Size of an action."""
     features: FeatureMap = constant()
+    """φ."""
 
     def init(self) -> Float[Array, " q"]:
         return jnp.zeros(self.past * (self.W_pred.shape[1] + self.actions) + 1)
@@ -47,14 +55,14 @@ class Autoregression(AbstractFilter):
 
 
 class Nothing(eqx.Module):
-    """No features beyond the linear ones."""
+    """Feature map without features, for a linear regression."""
 
     def __call__(self, x: Float[Numbers, "*rows x"]) -> Float[Numbers, "*rows 0"]:
         return x[..., :0]
 
 
 class Fourier(eqx.Module):
-    """[cos(Ωᵀx), sin(Ωᵀx)]/√n."""
+    """Random Fourier features [cos(Ωᵀx), sin(Ωᵀx)]/√n with n frequencies Ω."""
 
     frequencies: Float[Numbers, "x n"]
 
@@ -76,12 +84,21 @@ def fit_autoregression(
     ridges: tuple[float, ...] = (1e-4, 1e-2, 1.0),
     rng: np.random.Generator,
 ) -> Autoregression:
-    """Ridge from [1, h_t, a_t] (and Fourier features of it) to o_t; the ridge is chosen on held-out episodes."""
-    performed, observations = flat(batch.performed).astype(np.float64), flat(batch.observations).astype(np.float64)
+    """Fit an autoregression by ridge regression from [1, h_t, a_t] to o_t.
+
+    Args:
+        batch: training episodes.
+        held_out: held-out episodes, on which the ridge is chosen.
+        past: number of observations and actions in the history h_t.
+        frequencies: number of random Fourier frequencies of additional features. Default: 0 (a linear regression).
+        ridges: candidate ridges.
+        rng: random generator of the frequencies.
+    """
+    actions, observations = flat(batch.actions).astype(np.float64), flat(batch.observations).astype(np.float64)
     features: FeatureMap = Nothing()
     equations = None
     for steps, h in histories(batch, past):
-        x = np.concatenate([h, performed[steps]], axis=1)
+        x = np.concatenate([h, actions[steps]], axis=1)
         if equations is None:
             if frequencies:
                 width = kernel_width(x, 95.0, rng=rng)
@@ -89,18 +106,23 @@ def fit_autoregression(
             equations = NormalEquations(_inputs(x[:1], features).shape[1], observations.shape[1])
         equations.add(_inputs(x, features), observations[steps])
     assert equations is not None  # a batch has at least one step
-    fitted = [to_float32(Autoregression(equations.solve(r), past, performed.shape[1], features)) for r in ridges]
+    fitted = [to_float32(Autoregression(equations.solve(r), past, actions.shape[1], features)) for r in ridges]
     return min(fitted, key=lambda filter: one_step_error(filter, held_out))
 
 
 def persistence(observations: int, actions: int) -> ObservationWindow:
-    """o_t ≈ o_{t-1}."""
+    """Create a filter that predicts the previous observation, o_t ≈ o_{t-1}.
+
+    Args:
+        observations: size of an observation.
+        actions: size of an action.
+    """
     return observation_window(1, observations, actions)
 
 
 def mean_prediction(batch: Batch) -> ObservationWindow:
-    """o_t ≈ the mean observation."""
+    """Create a filter that always predicts the mean observation of a batch."""
     mean = flat(batch.observations)[flat(batch.mask)].mean(axis=0)
-    W = np.zeros((len(mean) + batch.performed.shape[-1] + 1, len(mean)))
+    W = np.zeros((len(mean) + batch.actions.shape[-1] + 1, len(mean)))
     W[-1] = mean
     return to_float32(ObservationWindow(W, 1))

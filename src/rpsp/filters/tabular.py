@@ -1,4 +1,4 @@
-"""The discrete predictive state: tables conditioned by Bayes rule, learned by counting and one regression."""
+"""Predictive states for discrete observations: probability tables, learned by counting and one regression."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ from rpsp.filters.base import AbstractFilter, one_step_error, to_float32
 
 
 class TabularFilter(AbstractFilter):
-    """The discrete case: q_t is a probability table P(o_{t:t+k-1} | do a_{t:t+k-1}), and conditioning is Bayes rule.
+    """Filter for discrete observations and actions, conditioned by Bayes rule.
 
-    Observations and actions are one-hot vectors. A soft observation (a distribution) is averaged over: filtering in the
-    model's own prediction marginalises exactly. The empty table, all zeros, means that nothing is known yet (q_0).
+    The state q_t is the probability table P(o_{t:t+k-1} | do a_{t:t+k-1}). Observations and actions are one-hot
+    vectors. An observation can also be a distribution, over which the update averages. An update with the prediction of
+    the filter itself is therefore an exact marginalisation. q_0, before the first observation, is a table of zeros.
     """
 
     W_ext: Float[Numbers, "o_k a_k p"]
-    """State → extended table P(o_{t:t+k} | do a_{t:t+k}), as a tensor [future observations, future actions, extended]."""
+    """Maps the state to the extended table P(o_{t:t+k} | do a_{t:t+k}). A tensor with axes [future observations, future
+    actions, extended table]."""
     W_first: Float[Numbers, "o o_k a_k"]
-    """The table after each reset observation."""
+    """The first table q_1 for each reset observation."""
     actions: int = eqx.field(static=True)
+    """Number of actions."""
 
     @property
     def size(self) -> int:
@@ -39,13 +42,16 @@ class TabularFilter(AbstractFilter):
         return jnp.zeros(self.size)
 
     def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
-        """q_{t+1} = P(o_{t+1:t+k}, o_t | a_{t:t+k}) / P(o_t | a_t), from p_t = W_ext q_t; q_1 = W_first o_0."""
+        """Return q_{t+1} = P(o_{t+1:t+k}, o_t | a_{t:t+k}) / P(o_t | a_t), from p_t = W_ext q_t; q_1 = W_first o_0."""
         first = jnp.tensordot(observation, self.W_first, 1)
         table = self.condition(self.extend(q), action, observation)
         return jnp.where(jnp.any(q != 0), table, first).reshape(-1)
 
     def extend(self, q: Float[Array, " q"]) -> Float[Array, "o o_k a a_k"]:
-        """p_t = W_ext q_t: the table of k + 1 observations given k + 1 actions, the first of each set apart."""
+        """Return p_t = W_ext q_t, the table of k + 1 observations given k + 1 actions.
+
+        The first observation and the first action have axes of their own.
+        """
         symbols, o_k, a_k = self.W_first.shape
         p = jnp.tensordot(q.reshape(o_k, a_k), self.W_ext, 2)
         return p.reshape(symbols, o_k, self.actions, a_k)
@@ -53,20 +59,32 @@ class TabularFilter(AbstractFilter):
     def condition(
         self, p: Float[Array, "o o_k a a_k"], action: Float[Array, " a"], observation: Float[Array, " o"]
     ) -> Float[Array, "o_k a_k"]:
-        """Bayes rule: keep the slice of a_t, then P(future | o_t, a_t) = P(future, o_t | a_t) / P(o_t | a_t).
+        """Condition the extended table on an action and an observation by Bayes rule.
 
-        Regression does not know that a table sums to one; clipping to ≥ 0 and renormalising each column does.
+            P(future | o_t, a_t) = P(future, o_t | a_t) / P(o_t | a_t)
+
+        where future is o_{t+1:t+k} given a_{t+1:t+k}. Tables from a regression can have negative entries and do not sum
+        to one, so they are clipped to ≥ 0 and every column is normalised.
+
+        Args:
+            p: the extended table p_t.
+            action: a_t.
+            observation: o_t.
         """
         joint = jnp.maximum(jnp.tensordot(p, action, ((2,), (0,))), 0.0)  # [o, o_k, a_k] given this action
         totals = joint.sum(axis=1, keepdims=True)
-        # A column that lost all its mass to clipping (the observation was impossible) becomes uniform, not zero; and is
-        # divided by one, because a division by almost nothing has no finite gradient even where it is not used.
+        # A column without mass after clipping (an impossible observation) becomes uniform instead of zero. It is
+        # divided by one, because a division by almost 0 has NaN or infinite gradients even where the result is not
+        # used.
         left = totals > 1e-12
         given = jnp.where(left, joint / jnp.where(left, totals, 1.0), 1.0 / joint.shape[1])
         return jnp.tensordot(observation, given, 1)
 
     def predict(self, q: Array, action: Array) -> Float[Array, " obs"]:
-        """P(o_t | q_t, a_t): the state's own table, summed over later observations and averaged over later actions."""
+        """Return P(o_t | q_t, a_t).
+
+        This is the table of the state, summed over later observations and averaged over later actions.
+        """
         symbols, o_k, a_k = self.W_first.shape
         table = q.reshape(symbols, o_k // symbols, self.actions, a_k // self.actions)
         return jnp.tensordot(table.sum(axis=1).mean(axis=2), action, ((1,), (0,)))
@@ -74,30 +92,41 @@ class TabularFilter(AbstractFilter):
 
 @dataclass(frozen=True)
 class TabularSettings:
-    """How the discrete model is learned."""
+    """Settings of `fit_tabular`."""
 
     past: int = 2
-    """Symbols of history that are told apart."""
+    """Number of observations and actions in a history."""
     future: int = 2
-    """Symbols of future in a state's table."""
+    """Number of observations and actions in the table of a state (k)."""
     max_rank: int = 12
-    """Ranks of the state up to this one compete on held-out episodes: a direction too many makes the filter drift."""
+    """Largest rank of the state. The rank is chosen on held-out episodes, because too large a rank makes the filter
+    drift."""
     ridge: float = 1e-3
     """Ridge of stage 2 (on sums)."""
     smoothing: float = 1.0
-    """Pseudo-counts that draw what was rarely tried towards the average over histories."""
+    """Number of pseudo-counts. They shrink probabilities with few samples towards the average over histories."""
 
 
 def fit_tabular(batch: Batch, held_out: Batch, settings: TabularSettings | None = None) -> TabularFilter:
-    """Learn the discrete predictive state by counting and one regression, from one-hot episodes.
+    """Fit a filter for discrete observations by counting and one regression.
 
-    Stage 1 counts: for each history h (the last `past` symbols), P(o_{t:t+k-1} | h, a_{t:t+k-1}) and the same one step
-    longer. Stage 2 regresses the longer tables on the shorter, each history weighted by its count: the histories are the
-    instruments. The shorter tables are first projected on their leading directions, as many as predict held-out episodes
-    best: the rank of the system.
+    Stage 1 counts. For each history h (the last `past` observations and actions) it estimates the table
+    P(o_{t:t+k-1} | h, a_{t:t+k-1}) and the same table with one more step.
+
+    Stage 2 regresses the longer tables on the shorter ones. Histories are the instruments and are weighted by their
+    counts. The shorter tables are first projected on their leading directions. The number of directions, the rank of
+    the system, is the one that predicts held-out episodes best.
+
+    Args:
+        batch: training episodes with one-hot observations and actions.
+        held_out: held-out episodes.
+        settings: default: `TabularSettings()`.
+
+    Raises:
+        UsageError: if the tables would be too large, or the episodes are too short.
     """
     settings = settings or TabularSettings()
-    symbols, actions = batch.observations.shape[-1], batch.performed.shape[-1]
+    symbols, actions = batch.observations.shape[-1], batch.actions.shape[-1]
     o_k, a_k = symbols**settings.future, actions**settings.future
     if (entries := o_k * a_k * symbols * o_k * actions * a_k) > MAX_ENTRIES:
         raise UsageError(
@@ -126,15 +155,15 @@ def fit_tabular(batch: Batch, held_out: Batch, settings: TabularSettings | None 
     return min(candidates, key=lambda filter: one_step_error(filter, held_out))
 
 
-MAX_ENTRIES = 20_000_000  # of the map from tables of k steps to tables of k + 1
+MAX_ENTRIES = 20_000_000  # of W_ext, the map from tables of k steps to tables of k + 1 steps
 
 
 class _Codes(NamedTuple):
-    """Windows of symbols as whole numbers."""
+    """Windows of symbols, each encoded as one integer."""
 
     history: Int[np.ndarray, " n"]
     reset: Int[np.ndarray, " n"]
-    """The reset observation where an episode starts, −1 elsewhere."""
+    """The reset observation at the first step of an episode, −1 elsewhere."""
     short: Int[np.ndarray, "2 n"]
     """o_{t:t+k-1} and a_{t:t+k-1}."""
     long: Int[np.ndarray, "2 n"]
@@ -144,7 +173,7 @@ class _Codes(NamedTuple):
 def _codes(w: Windows, starts: Bool[np.ndarray, " n"], symbols: int, actions: int, settings: TabularSettings) -> _Codes:
     past, future = settings.past, settings.future
     seen, done = w.history[:, : past * symbols], w.history[:, past * symbols : -1].reshape(-1, past, actions)
-    # A padded action is a null vector: argmax would call it symbol 0, so "none" gets a symbol of its own.
+    # A padded action is a null vector, whose argmax is 0. An additional symbol tells it from action 0.
     done = np.concatenate([1 - done.sum(axis=2, keepdims=True), done], axis=2).reshape(len(seen), -1)
     observed = _sequence(seen, symbols, past)
     short = _sequence(w.future_observations, symbols, future), _sequence(w.future_actions, actions, future)
@@ -159,7 +188,7 @@ def _codes(w: Windows, starts: Bool[np.ndarray, " n"], symbols: int, actions: in
 
 
 def _sequence(one_hot: Float[np.ndarray, "n k_size"], size: int, length: int) -> Int[np.ndarray, " n"]:
-    """The number of a sequence of symbols, first symbol most significant."""
+    """Encode a sequence of symbols as one integer. The first symbol is the most significant digit."""
     digits = one_hot.reshape(len(one_hot), length, size).argmax(axis=2)
     return digits @ size ** np.arange(length - 1, -1, -1)
 
@@ -167,7 +196,7 @@ def _sequence(one_hot: Float[np.ndarray, "n k_size"], size: int, length: int) ->
 def _tables(
     group: Int[np.ndarray, " n"], outcome_given: Int[np.ndarray, "2 n"], shape: tuple[int, int, int], smoothing: float
 ) -> Float[np.ndarray, "groups outcomes givens"]:
-    """P(outcome | group, given) by counting, drawn by `smoothing` pseudo-counts towards P(outcome | given)."""
+    """Estimate P(outcome | group, given) by counting, with `smoothing` pseudo-counts from P(outcome | given)."""
     counts = np.bincount(np.ravel_multi_index((group, *outcome_given), shape), minlength=np.prod(shape)).reshape(shape)
     overall = counts.sum(axis=0) + 1 / shape[1]
     overall = overall / overall.sum(axis=0)

@@ -1,7 +1,7 @@
-"""Two-stage regression: windows and features to a `KernelBayesFilter`. No gradients, no environment.
+"""Two-stage regression, which fits a `KernelBayesFilter` to episodes.
 
-Everything is ridge regression in float64, summed over chunks of steps, so that memory does not grow with the data and
-no local optimum can be met.
+All steps are ridge regressions in float64. Their sums are accumulated over chunks of steps, so that memory does not
+grow with the amount of data. There are no local optima.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from rpsp.filters.kernel_bayes import KernelBayesFilter
 
 @dataclass(frozen=True)
 class TwoStageSettings:
-    """How the paper's filter is initialised."""
+    """Settings of `fit_two_stage`."""
 
     past: int = 10
-    """Steps of history."""
+    """Length of the history, in steps."""
     future: int = 5
-    """Steps of future that a state predicts (the paper's k)."""
+    """Length of the future that a state predicts, in steps (k in the paper)."""
     padded: bool = True
-    """Pad the past at an episode's start; the paper's letter drops those steps instead."""
+    """Pad the past at the beginning of an episode. If False, these steps are left out, as described in the paper."""
     dimension: int = 20
-    """d: of every projected feature, and of the state unless that is given apart."""
+    """d: number of projected features of each kind, and of state coordinates unless `state_dimension` is given."""
     state_dimension: int | None = None
-    """Of the state alone: the rank of the system, where features are exact."""
+    """Number of state coordinates: the rank of the system if the features are exact. Default: `dimension`."""
     history_dimension: int = 100
-    """Features of the past."""
+    """Number of features of the history."""
     frequencies: int = 300
-    """Random Fourier frequencies before projection; 1000 in the paper changes little and costs time."""
+    """Number of random Fourier frequencies before projection. 1000, as in the paper, changes little and is slower."""
     percentile: float = 95.0
-    """Kernel width as a percentile of pairwise distances."""
+    """The kernel width is this percentile of pairwise distances."""
     conditional: bool = False
-    """Stage 1 regresses A on h ⊗ B directly, instead of the joint A ⊗ B and B ⊗ B on h."""
+    """In stage 1, regress A on h ⊗ B instead of A ⊗ B and B ⊗ B on h (A: observations, B: actions, h: history)."""
     stage1_ridge: float = 0.01
-    """Ridge of joint stage 1 (on sums)."""
+    """Ridge of joint stage 1, `conditional=False` (on sums)."""
     conditional_ridge: float = 10.0
-    """Ridge of conditional stage 1, which has d times as many weights to hold down."""
+    """Ridge of conditional stage 1. It is larger, because there are d times as many weights."""
     division_ridge: float = 0.01
     """λ of the conditional operators C_AB C_BB (C_BB² + λI)⁻¹ of joint stage 1."""
     stage2_ridge: float = 1.0
@@ -55,21 +55,35 @@ class TwoStageSettings:
     ridge: float = 1e-3
     """λ of the filter's kernel Bayes rule."""
     clamp: float = 5.0
-    """States, and what the Fourier features see, are clamped to so many standard deviations a coordinate."""
+    """States and the inputs of Fourier features are clipped to this many standard deviations, per coordinate."""
 
 
 class Maps(NamedTuple):
     """The five feature maps."""
 
     history: FeatureMap
+    """Of the history h_t."""
     phi_o: FeatureMap
+    """φ_o, of one observation."""
     phi_a: FeatureMap
+    """φ_a, of one action."""
     psi_o: FeatureMap
+    """ψ_o, of k observations."""
     psi_a: FeatureMap
+    """ψ_a, of k actions."""
 
 
 def one_hot_maps(symbols: int, actions: int, past: int, future: int) -> Maps:
-    """Indicators of whole windows: with them the filter's tables are exact, and kernel Bayes rule is Bayes rule."""
+    """Create indicator features of whole windows, for discrete observations and actions.
+
+    With them the operators of the filter are exact probability tables, and kernel Bayes rule is Bayes rule.
+
+    Args:
+        symbols: number of observation symbols.
+        actions: number of actions.
+        past: length of the history.
+        future: length of the future.
+    """
     return Maps(
         history=OneHotSequence((symbols,) * past + (actions,) * past),
         phi_o=OneHotSequence((symbols,)),
@@ -79,11 +93,11 @@ def one_hot_maps(symbols: int, actions: int, past: int, future: int) -> Maps:
     )
 
 
-SAMPLE = 4_000  # steps on which widths and projections are fitted; the regressions use every step
+SAMPLE = 4_000  # steps to which widths and projections are fitted; the regressions use all steps
 
 
 def fit_maps(index: WindowIndex, settings: TwoStageSettings, *, rng: np.random.Generator) -> Maps:
-    """Random Fourier features of each window, projected by randomized SVD."""
+    """Fit random Fourier features of each window, projected by randomized SVD."""
     w = index.sample(SAMPLE, rng=rng)
     d, h = settings.dimension, settings.history_dimension
     windows = (w.history, h), (w.observation, d), (w.action, d), (w.future_observations, d), (w.future_actions, d)
@@ -94,10 +108,23 @@ def fit_maps(index: WindowIndex, settings: TwoStageSettings, *, rng: np.random.G
 def fit_two_stage(
     batch: Batch, settings: TwoStageSettings | None = None, *, rng: np.random.Generator, maps: Maps | None = None
 ) -> KernelBayesFilter:
-    """Initialise the paper's filter by two-stage regression (section 3.1 and appendix 1 of the paper).
+    """Fit a kernel Bayes filter by two-stage regression (section 3.1 and appendix 1 of the paper).
 
-    Stage 1 denoises: E[C_{ψo|ψa} | h], E[C_{ξo|ξa} | h], E[C_{oo|φa} | h]. The first, projected, are the states q.
-    Stage 2 is linear: W_ext from q to the other two. Predictions are regressed on the states that the filter reaches.
+    Stage 1 estimates the operators E[C_{ψo|ψa} | h], E[C_{ξo|ξa} | h] and E[C_{oo|φa} | h] from the history h. C_{A|B}
+    is the conditional operator of A given B; φ, ψ and ξ are features of 1, k and k + 1 steps; the index o stands for
+    observations, a for actions and oo for the covariance of φ_o. Projections of the first operator are the states q.
+
+    Stage 2 is a linear regression from q to the other two operators, with weights W_ext. Predictions are then regressed
+    on the states that the filter reaches.
+
+    Args:
+        batch: training episodes.
+        settings: default: `TwoStageSettings()`.
+        rng: random generator.
+        maps: feature maps. Default: random Fourier features fitted to the batch.
+
+    Raises:
+        UsageError: if the episodes are too short.
     """
     settings = settings or TwoStageSettings()
     index = window_index(batch, settings.past, settings.future, padded=settings.padded)
@@ -145,16 +172,22 @@ def fit_two_stage(
 
 
 def fit_predictions(filter: KernelBayesFilter, batch: Batch, ridge: float) -> KernelBayesFilter:
-    """Regress W_pred and W_hor on the states that the filter itself reaches, which is where they will be used.
+    """Fit the predictions of a filter to the states that it reaches, where they will be used.
 
-    W_pred: ridge from q_t ⊗ φ_a(a_t) to o_t. W_hor: ridge from q_t ⊗ ψ_a(a_{t:t+k-1}) to o_{t:t+k-1}.
+    W_pred is the ridge regression from q_t ⊗ φ_a(a_t) to o_t, and W_hor the one from q_t ⊗ ψ_a(a_{t:t+k-1}) to
+    o_{t:t+k-1}.
+
+    Args:
+        filter: a filter with a fitted update.
+        batch: training episodes.
+        ridge: ridge of both regressions (on sums).
     """
     filter = to_float64(filter)
     states = flat(compiled_unroll(filter, batch)).astype(np.float64)
-    performed, observations = flat(batch.performed).astype(np.float64), flat(batch.observations).astype(np.float64)
+    actions, observations = flat(batch.actions).astype(np.float64), flat(batch.observations).astype(np.float64)
     one_step, horizon = NormalEquations(*filter.W_pred.shape), NormalEquations(*filter.W_hor.shape)
     for steps in chunked(np.flatnonzero(flat(batch.mask))):
-        one_step.add(outer(states[steps], filter.phi_a(performed[steps])), observations[steps])
+        one_step.add(outer(states[steps], filter.phi_a(actions[steps])), observations[steps])
     for steps, w in window_index(batch, 1, filter.future_length).chunks():
         horizon.add(outer(states[steps], filter.psi_a(w.future_actions)), w.future_observations)
     solved = one_step.solve(ridge), horizon.solve(ridge)
@@ -162,7 +195,7 @@ def fit_predictions(filter: KernelBayesFilter, batch: Batch, ridge: float) -> Ke
 
 
 class _Derived(NamedTuple):
-    """The derived features, or the projections of them: ψ_o(t+1) ⊗ φ_o(t), ψ_a(t+1) ⊗ φ_a(t), φ_o φ_oᵀ."""
+    """The derived features ψ_o(t+1) ⊗ φ_o(t), ψ_a(t+1) ⊗ φ_a(t) and φ_o φ_oᵀ, or their projections."""
 
     xi_o: np.ndarray
     xi_a: np.ndarray
@@ -170,7 +203,7 @@ class _Derived(NamedTuple):
 
 
 class _Features(NamedTuple):
-    """The windows of some steps under the maps."""
+    """The features of the windows of some steps."""
 
     history: Float[np.ndarray, "n h"]
     phi_o: Float[np.ndarray, "n phi_o"]
@@ -192,7 +225,7 @@ def _features(w: Windows, maps: Maps) -> _Features:
 
 
 class _Chunks:
-    """The features of all steps, a bounded number at a time; kept for the next pass where one chunk is all there is."""
+    """The features of all steps, in chunks of bounded size. A single chunk is kept for the next pass."""
 
     def __init__(self, index: WindowIndex, maps: Maps):
         self.index, self.maps = index, maps
@@ -210,13 +243,13 @@ class _Chunks:
 
 
 def _lower(phi: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d_d1_2"]:
-    """The lower triangle of φ φᵀ, row by row."""
+    """Return the lower triangle of φ φᵀ for every row φ."""
     i, j = np.tril_indices(phi.shape[1])
     return phi[:, i] * phi[:, j]
 
 
 def _symmetric(lower: Float[np.ndarray, "n d_d1_2"], d: int) -> Float[np.ndarray, "n d d"]:
-    """Lower triangles back to symmetric matrices."""
+    """Convert lower triangles to symmetric matrices."""
     i, j = np.tril_indices(d)
     full = np.zeros((len(lower), d, d))
     full[:, i, j] = full[:, j, i] = lower
@@ -224,7 +257,7 @@ def _symmetric(lower: Float[np.ndarray, "n d_d1_2"], d: int) -> Float[np.ndarray
 
 
 def _pairs(f: _Features, U: _Derived) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(A, B) of the three stage-1 regressions: state, extended state, immediate covariance."""
+    """Return (A, B) of the three stage-1 regressions: state, extended state and covariance of φ_o."""
     xi_o, xi_a, oo = (x @ u for x, u in zip(f.derived, U, strict=True))
     return [(f.psi_o, f.psi_a), (xi_o, xi_a), (oo, f.phi_a)]
 
@@ -232,14 +265,17 @@ def _pairs(f: _Features, U: _Derived) -> list[tuple[np.ndarray, np.ndarray]]:
 def _stage1(
     chunks: _Chunks, U: _Derived, settings: TwoStageSettings
 ) -> Callable[[_Features], list[Float[np.ndarray, "n a_b"]]]:
-    """Fit the three stage-1 regressions; the function returned gives the denoised operators C_{A|B} of any features.
+    """Fit the three stage-1 regressions.
 
-    Joint: A ⊗ B and B ⊗ B are regressed on h, and C_{A|B} = C_AB C_BB (C_BB² + λI)⁻¹ sample by sample.
-    Conditional: A is regressed on h ⊗ B, and C_{A|B} is that regression with h filled in.
+    Joint: A ⊗ B and B ⊗ B are regressed on h, and C_{A|B} = C_AB C_BB (C_BB² + λI)⁻¹ for every sample.
+    Conditional: A is regressed on h ⊗ B, and C_{A|B} is the result for a given h, as a map of B.
+
+    Returns:
+        A function that computes the denoised operators C_{A|B} of any features.
     """
 
     def problems(f: _Features) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Inputs and outputs of the regressions behind each pair."""
+        """Return inputs and outputs of the regression of each pair."""
         if settings.conditional:
             return [(outer(f.history, B), A) for A, B in _pairs(f, U)]
         return [(f.history, np.concatenate([outer(A, B), outer(B, B)], axis=1)) for A, B in _pairs(f, U)]

@@ -460,10 +460,10 @@ def diagnose(old: Agent, new: Agent, batch: Batch, moved: bool) -> dict[str, Arr
     # A new filter's states must be computed, which takes as long as acting did: every fourth row will do for a log.
     rows = slice(None, None, 4 if moved else 1)
     after = unroll(new.filter, jax.tree.map(lambda x: x[rows], batch)) if moved else before
-    predicted = predictions(old.filter, before, jnp.asarray(batch.performed))
+    predicted = predictions(old.filter, before, jnp.asarray(batch.actions))
     return {
         "prediction_error": _normalised(predicted, batch),
-        "persistence_error": _normalised(jnp.asarray(batch.seen), batch),
+        "persistence_error": _normalised(jnp.asarray(batch.previous_observations), batch),
         "whole_kl": mean_kl(distributions(old.policy, before[rows]), distributions(new.policy, after), mask[rows]),
     }
 

@@ -256,7 +256,7 @@ def _missing(tally: Tally, wanted: int, whole_episodes: bool, rows: int) -> int:
 def _as_symbols(episode: Episode) -> Episode:
     """One-hot actions as one column of symbols."""
     actions = episode.actions.argmax(axis=1)[:, None].astype(np.float64)
-    return replace(episode, actions=actions, drawn=None)
+    return replace(episode, actions=actions, drawn_actions=None)
 
 
 class Frame(NamedTuple):
@@ -344,7 +344,7 @@ class Record(NamedTuple):
             observations=np.concatenate([self.frames.seen[span.first, span.row][None], self.frames.observations[here]]),
             actions=self.frames.executed[here],
             rewards=self.frames.rewards[here],
-            drawn=self.frames.drawn[here],
+            drawn_actions=self.frames.drawn[here],
             terminated=span.terminated,
             truncated=not span.terminated,
         )

@@ -119,7 +119,7 @@ def agent_forecasts(agent: TrainedAgent, row_length: int) -> Callable[[Episode, 
         batch = pack([episode], row_length=row_length)  # a fixed shape avoids recompilation
         ahead = np.minimum(np.arange(row_length)[:, None] + np.arange(horizon), row_length - 1)
         states = compiled_unroll(agent.agent.filter, batch)[0]
-        predicted = compiled_forecast(agent.agent.filter, states, np.asarray(batch.performed)[0][ahead])
+        predicted = compiled_forecast(agent.agent.filter, states, np.asarray(batch.actions)[0][ahead])
         return np.asarray(predicted, np.float64)[: len(episode) - horizon + 1]
 
     return predict
@@ -221,7 +221,7 @@ def coordinate_meaning(
     """
     filter, batch = model.fitted, model.encode(episodes)
     states = np.asarray(compiled_unroll(filter, batch))[np.asarray(batch.mask)]
-    null = jnp.zeros((8, batch.performed.shape[-1]))
+    null = jnp.zeros((8, batch.actions.shape[-1]))
     effects = jax.jacobian(lambda q: forecast(filter, q, null))(jnp.asarray(states.mean(axis=0)))
     effects = np.asarray(effects) * states.std(axis=0)  # [steps ahead, observation, coordinate]
     strongest = np.argsort(-np.square(effects).sum(axis=(0, 1)), kind="stable")[:6]
