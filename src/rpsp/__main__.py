@@ -1,4 +1,4 @@
-"""The command `rpsp`, and `python -m rpsp`. Imports nothing before Ctrl-C has an answer; `cli` is the door itself."""
+"""Entry point of `rpsp` and `python -m rpsp`. It imports `rpsp.cli` only after it can handle Ctrl-C."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 
 
 def main() -> None:
-    """`cli.main`; whoever presses Ctrl-C while that is being imported gets a sentence as well."""
+    """Call `rpsp.cli.main`. If Ctrl-C is pressed while that is imported, print a message instead of a traceback."""
     try:
-        from rpsp.cli import main
+        from rpsp.cli import main  # here, so that Ctrl-C during the import is handled
     except KeyboardInterrupt:
         print("rpsp: interrupted; nothing was left half-written.", file=sys.stderr, flush=True)
-        os._exit(130)  # a compiled module that was cut short may not survive Python's own end
+        os._exit(130)  # a partially imported compiled module may crash in Python's normal shutdown
     main()
 
 
