@@ -26,8 +26,6 @@ from rpsp.experiments.comparison import Comparison, comparable, compare, interva
 from rpsp.experiments.config import TrainConfig
 from rpsp.experiments.figures import COLOURS, CYCLE, Fan, Style, agent_fan, grouped, iterations, refits, style, styles
 from rpsp.experiments.files import Say, read_json
-from rpsp.experiments.place import summary
-from rpsp.experiments.pool import held
 from rpsp.experiments.report_page import (
     Cell,
     Line,
@@ -45,7 +43,9 @@ from rpsp.experiments.report_page import (
 from rpsp.experiments.resolve import read_config
 from rpsp.experiments.results import Result, read_results, word
 from rpsp.experiments.run_directory import RunDirectory
+from rpsp.experiments.run_writer import summary
 from rpsp.experiments.words import clock, mean_with_error, number
+from rpsp.experiments.workers import is_locked
 from rpsp.training.loop import Record
 
 DETAILED = 4  # runs of which forecasts and videos are shown; of more none are, for each takes seconds
@@ -122,7 +122,7 @@ def _at_work(directories: Sequence[str | Path], results: Sequence[Result]) -> bo
     for result in results:
         above = [result.source, *result.source.parents]
         places.update(above[: next((i for i, path in enumerate(above) if path in places), 0)])
-    return any(map(held, places))
+    return any(map(is_locked, places))
 
 
 def _beside(directories: Sequence[str | Path]) -> Path:
