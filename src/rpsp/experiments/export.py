@@ -24,6 +24,8 @@ from rpsp.experiments import acting_template
 from rpsp.experiments.agents import ActingState, TrainedAgent, load
 from rpsp.experiments.compilation import compilation_cached
 from rpsp.experiments.files import Say, free_directory
+from rpsp.experiments.onnx_graph import difference as graph_difference
+from rpsp.experiments.onnx_graph import graph_bytes
 from rpsp.filters.base import AbstractFilter, Concatenated, to_float64
 from rpsp.filters.features import RandomFourierFeatures
 from rpsp.filters.inference import InferenceFilter
@@ -57,9 +59,6 @@ def export(
             "range, so it was not written; act with rpsp.load(...).predict instead, and please report this."
         )
     if onnx:
-        from rpsp.experiments.onnx_graph import difference as graph_difference
-        from rpsp.experiments.onnx_graph import graph_bytes
-
         graph = graph_bytes(policy)
         results["largest_difference_of_onnx"] = (difference := graph_difference(policy, graph))
         if not difference <= TOLERANCE:

@@ -30,7 +30,7 @@ class Graph:
         self, operator: str, *inputs: str | np.ndarray, outputs: int | list[str] = 1, **attributes: Any
     ) -> Any:
         """An operator of names and of constants; the name of its output, or a list if there are several."""
-        from onnx import helper, numpy_helper
+        from onnx import helper, numpy_helper  # optional extra
 
         names = []
         for value in inputs:
@@ -85,7 +85,7 @@ BELIEFS: dict[str, Callable[..., str]] = {"window": _window, "gru": _gru, "infer
 
 def graph_bytes(policy: Policy) -> bytes:
     """policy.onnx."""
-    from onnx import TensorProto, checker, helper
+    from onnx import TensorProto, checker, helper  # optional extra
 
     about, u, n = policy.about, policy.units, len(policy.units.null)
     if unknown := [kind for kind in about["beliefs"] if kind not in BELIEFS]:
@@ -135,7 +135,7 @@ def graph_bytes(policy: Policy) -> bytes:
 
 def difference(policy: Policy, graph: bytes, steps: int = 200, seed: int = 0) -> float:
     """How far the actions of a graph are at most from the script's, in half ranges, over episodes of 50 random readings."""
-    import onnxruntime
+    import onnxruntime  # optional extra
 
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
     rng, u, symbols = np.random.default_rng(seed), policy.units, policy.about["symbols"]

@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from rpsp.envs.tasks import TASKS
 from rpsp.errors import UsageError
+from rpsp.experiments import figures
 from rpsp.experiments.comparison import Comparison, compare, unusable
 from rpsp.experiments.config import TrainConfig, configured, usual_samples
 from rpsp.experiments.methods import METHODS, REFITTED
@@ -242,8 +244,6 @@ class Plan:
 
 def plan(name: str, seeds: int, scale: float = 1.0, select: bool = False, device: str = "auto") -> Plan:
     """The runs of an experiment. At scale 0.1 a tenth of the paper's iterations are done; more can be done later."""
-    from rpsp.envs.tasks import TASKS
-
     if seeds < 1:
         raise UsageError(f"seeds: {seeds} is not a whole number ≥ 1.")
     if not 0 < scale <= 1:
@@ -345,8 +345,6 @@ def draw(plan: Plan, found: Comparison, beside: Sequence[Result], directory: Pat
 
     Learning curves are shown with what is to be seen `beside` them: the peers, which may be of another length.
     """
-    from rpsp.experiments import figures
-
     note = f"{len(found.candidates)} of {len(plan.runs)} runs finished"
     if plan.scale < 1:
         note += f"; scale {plan.scale:g}: that fraction of the paper's iterations"
@@ -384,7 +382,6 @@ def far_enough(results: Sequence[Result], scale: float = 1.0) -> list[Result]:
 
     One that has only begun would cut every other to its own length.
     """
-    from rpsp.envs.tasks import TASKS
 
     def enough(result: Result) -> bool:
         if result.finished or (task := TASKS.get(result.settings["env"])) is None:

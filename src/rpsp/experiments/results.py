@@ -28,8 +28,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from rpsp.data.files import read_bytes, write_bytes
+from rpsp.envs.tasks import TASKS
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.config import Sensors, usual_samples
+from rpsp.experiments.files import read_json
 from rpsp.experiments.methods import METHODS
 
 CURVES = {
@@ -112,13 +115,10 @@ def flat_settings(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def task_label(settings: Mapping[str, Any], also: Iterable[str] = ()) -> str:
     """The environment and how it is sensed, where not plainly, as in "Hopper-v5, obs_noise=0.1"; and what `also` names."""
-    if settings.get("observe") in ("all", "positions"):
-        from rpsp.envs.tasks import TASKS
-
-        if settings["observe"] == (
-            "positions" if settings["env"] in TASKS else "all"
-        ):  # said, the default is one still
-            settings = {**settings, "observe": None}
+    observe = settings.get("observe")
+    # An explicitly given default counts as default.
+    if observe in ("all", "positions") and observe == ("positions" if settings["env"] in TASKS else "all"):
+        settings = {**settings, "observe": None}
     return _label(settings, "env", _plain_sensors(), also)
 
 
@@ -247,9 +247,6 @@ def read_results(paths: Iterable[str | Path]) -> tuple[list[Result], list[str]]:
 
 def read_result(source: Path) -> Result:
     """What one run directory or one result file holds; its labels tell no more than its own settings."""
-    from rpsp.data.files import read_bytes
-    from rpsp.experiments.files import read_json
-
     try:
         if source.is_file():
             content = read_json(source)
@@ -380,8 +377,6 @@ def _pair(result: Result) -> dict[str, str]:
 
 def write_result(result: Result, directory: str | Path) -> Path:
     """Keep a result as one small file, its curves rounded: returns to 5 significant digits, errors to 3."""
-    from rpsp.data.files import write_bytes
-
     path = Path(directory) / f"{slug(result.task)}__{slug(result.method)}__s{result.seed}{SUFFIX}"
     content = {
         "settings": {
@@ -421,8 +416,6 @@ def long_table(results: Sequence[Result]) -> dict[str, list[Any]]:
 
 def write_csv(table: Mapping[str, Sequence[Any]], path: str | Path) -> None:
     """The columns of a table as CSV; a number that is not known is left empty."""
-    from rpsp.data.files import write_bytes
-
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(table)
@@ -433,11 +426,9 @@ def write_csv(table: Mapping[str, Sequence[Any]], path: str | Path) -> None:
 
 def write_parquet(table: Mapping[str, Sequence[Any]], path: str | Path) -> None:
     """The columns of a table as Parquet (extra `parquet`)."""
-    from rpsp.data.files import write_bytes
-
     try:
-        import pyarrow  # pyright: ignore[reportMissingImports]
-        import pyarrow.parquet  # pyright: ignore[reportMissingImports]
+        import pyarrow  # optional extra # pyright: ignore[reportMissingImports]
+        import pyarrow.parquet  # optional extra # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UsageError("parquet: pyarrow is not installed; `pip install rpsp[parquet]`, or use --csv.") from error
     buffer = io.BytesIO()

@@ -12,12 +12,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.figure import Figure
 
+from rpsp.data.files import write_bytes
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments import claims, statistics
+from rpsp.experiments import figures as plots
 from rpsp.experiments.comparison import Row, compare, metric_values
 from rpsp.experiments.paper import (
     EVERY,
@@ -35,9 +38,6 @@ from rpsp.experiments.paper import (
 )
 from rpsp.experiments.results import Result
 from rpsp.experiments.words import clock, mean_with_error, number
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 BEYOND = "reg_GRU", "RPSP-Alt, refitted", "RPSI-TRPO", "RPSI-PPO"
 """Curves of table (h) that are not the paper's."""
@@ -70,9 +70,6 @@ class Document(NamedTuple):
 
 def write(results: Sequence[Result], page: Path, readme: Path | None = None, scale: float = 1.0) -> list[Path]:
     """Write the page, its figures beside it and a README's part; returns the paths. Figures it no longer has are removed."""
-    from rpsp.data.files import write_bytes
-    from rpsp.experiments.figures import save
-
     found = document(results, scale)
     written = {page: found.text}
     if readme is not None:
@@ -87,7 +84,7 @@ def write(results: Sequence[Result], page: Path, readme: Path | None = None, sca
         write_bytes(path, text.encode())
     for name, draw in found.figures.items():
         width = GLANCE_WIDTH if name == "glance" else WIDTH
-        written[save(draw(), page.parent / "figures", name, width)] = ""
+        written[plots.save(draw(), page.parent / "figures", name, width)] = ""
     for name in {f"results/{name}{which}" for name in EXPERIMENTS for which in ("", "_selected")} - {*found.figures}:
         (page.parent / "figures" / f"{name}.png").unlink(missing_ok=True)
     return list(written)
@@ -294,9 +291,7 @@ def _outcome(outcome: claims.Outcome) -> str:
 
 
 def _drawn(kind: str, *what: Any, **named: Any) -> Figure:
-    from rpsp.experiments import figures
-
-    return getattr(figures, kind)(*what, **named)
+    return getattr(plots, kind)(*what, **named)
 
 
 def _glance(found: Found, figures: dict[str, Callable[[], Figure]]) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import stdtr, stdtrit
 
 Numbers = np.ndarray | np.floating[Any]
 """One number, or one for each of what was given."""
@@ -130,8 +131,6 @@ def welch(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " m"]) -> Welch:
     t = (x̄ - ȳ) / √(a + b) with a = s_x² / n, b = s_y² / m, and (a + b)² / (a² / (n - 1) + b² / (m - 1)) degrees of
     freedom. Runs that do not vary at all differ for certain or not at all.
     """
-    from scipy.special import stdtr
-
     if min(len(x), len(y)) < 2:
         return Welch(np.nan, np.nan, np.nan)
     difference, error, dof = _difference(x, y)
@@ -150,8 +149,6 @@ def _difference(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
 
 def welch_interval(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " m"], level: float = 0.95) -> tuple[float, float]:
     """The interval of x̄ - ȳ that Welch's test does not reject; nan with a single run on a side."""
-    from scipy.special import stdtrit
-
     if min(len(x), len(y)) < 2:
         return np.nan, np.nan
     difference, error, dof = _difference(x, y)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rpsp.errors import UsageError
+from rpsp.experiments.cluster import connect, run_there
 from rpsp.experiments.config import (
     TrainConfig,
     check_names,
@@ -320,8 +321,6 @@ def open_backend(name: str, workers: int | None = None, address: str | None = No
     if workers is not None and workers < 1:
         raise UsageError(f"jobs: {workers} is not a whole number ≥ 1.")
     if name == "ray":
-        from rpsp.experiments.cluster import connect, run_there  # only needed with the optional extra `ray`
-
         there = connect(address)
         return lambda jobs: run_there(jobs, workers), min(there, workers or there)
     if address is not None:

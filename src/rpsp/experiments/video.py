@@ -17,6 +17,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import mujoco
 import numpy as np
 from jaxtyping import Array, Float, UInt8
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -34,6 +35,7 @@ from rpsp.experiments.agents import EVALUATING, TrainedAgent, load
 from rpsp.experiments.compilation import compilation_cached
 from rpsp.experiments.figures import CYCLE
 from rpsp.experiments.files import Say
+from rpsp.experiments.resolve import read_config
 from rpsp.training.actions import ActionRange
 from rpsp.training.rollouts import ACTING
 
@@ -59,8 +61,6 @@ def watch(
     say: Say = lambda line: None,
 ) -> dict[str, Any]:
     """`rpsp watch`: the first episode of `rpsp eval` with the same seed, under DIR/video/."""
-    from rpsp.experiments.resolve import read_config
-
     if steps < 1:
         raise UsageError(f"steps: {steps} is not a whole number ≥ 1.")
     agent = load(directory, int(checkpoint) if checkpoint.isdecimal() else checkpoint, say=say)
@@ -179,8 +179,6 @@ def _environment(agent: TrainedAgent) -> tuple[Any, bool]:
 def _follow(env: Any) -> None:
     """Let the camera go with the robot where there is one that can: Gymnasium's own stands still, and runners leave it."""
     if (renderer := getattr(env, "mujoco_renderer", None)) is not None:
-        import mujoco
-
         camera = mujoco.mj_name2id(env.model, mujoco.mjtObj.mjOBJ_CAMERA, "track")
         renderer.camera_id = None if camera < 0 else camera
 
@@ -233,8 +231,6 @@ class Ghost:
         self, scene: Picture, present: dict[str, np.ndarray], forecast: Float[np.ndarray, "horizon obs"]
     ) -> Picture:
         """A scene of the past, and over it the ghost of what was then expected; without it if that was not finite."""
-        import mujoco
-
         expected = present["qpos"].copy()
         if self.glides:
             expected[self.unseen] += self.seconds * present["qvel"][self.unseen]
@@ -409,7 +405,7 @@ def _fitted(scene: Picture, caption: str = "") -> Picture:
 def encoder() -> str | None:
     """The ffmpeg of imageio-ffmpeg or of the system; None if there is neither."""
     try:
-        from imageio_ffmpeg import get_ffmpeg_exe  # pyright: ignore[reportMissingImports]
+        from imageio_ffmpeg import get_ffmpeg_exe  # optional extra # pyright: ignore[reportMissingImports]
 
         return get_ffmpeg_exe()
     except (ImportError, RuntimeError):
