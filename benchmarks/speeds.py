@@ -15,7 +15,7 @@ from pathlib import Path
 from rpsp.experiments import sweeps
 from rpsp.experiments.files import write_json
 from rpsp.experiments.methods import METHODS
-from rpsp.experiments.pool import run_here
+from rpsp.experiments.workers import run_here
 
 TASK, ITERATIONS = "Hopper-v5", 7  # three of them refit, so that the median does not
 

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from benchmarks.prepared import prepared
-from rpsp.experiments.pool import cores
+from rpsp.experiments.workers import cores
 from rpsp.training.together import train_together
 
 ITERATIONS = 12

@@ -21,7 +21,7 @@ import jax
 
 from benchmarks.batch_stepping import Recording, raw_rate, record
 from benchmarks.prepared import prepared
-from rpsp.experiments.place import Place
+from rpsp.experiments.run_writer import RunWriter
 from rpsp.training.loop import train
 
 RUNS = (
@@ -60,11 +60,11 @@ def measure(method: str, iterations: int, num_envs: int, recording: Recording) -
     seconds, samples, bare, memory, compiled, parts = [], [], [], [], [], []
     with (
         tempfile.TemporaryDirectory() as folder,
-        Place(config, Path(folder), recipe, amounts, lambda _: None) as place,
+        RunWriter(config, Path(folder), recipe, amounts, lambda _: None) as writer,
     ):
         began = time.perf_counter()
         for training, found in train(recipe, envs, amounts, iterations):
-            place.keep(training, found)
+            writer.save(training, found)
             memory.append(resident_megabytes())
             compiled.append(len(compilations))
             parts.append({k: v for k, v in found.items() if k.endswith("_seconds")})

@@ -1,6 +1,6 @@
-"""Recurrent predictive state policy networks: reinforcement learning when the agent cannot see the whole state.
+"""Recurrent predictive state policy networks: reinforcement learning under partial observability.
 
-The names below are loaded when they are first used, so that importing the package (and `rpsp --help`) is quick.
+The public names are imported when they are first used, so that `import rpsp` and `rpsp --help` are fast.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["Episode", "PredictiveStateModel", "explore", "load", "load_episodes"
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version  # takes longer to import than the rest of this module
+        from importlib.metadata import version  # start-up time: slower to import than this module
 
         return version("rpsp")
     if name not in _HOMES:

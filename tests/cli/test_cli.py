@@ -76,7 +76,7 @@ def test_fit_recording(recording, tmp_path, capsys):
         (["fit", "InvertedPendulum-v5", "--past", "0"], 2, "past"),
         (["fit", "DATA", "--obs-noise", "0.1"], 2, "environments only"),
         (["inspect", "nowhere"], 3, "rpsp fit"),
-        (["eval", "nowhere"], 3, "nowhere: is no directory"),
+        (["eval", "nowhere"], 3, "nowhere: is not a directory"),
         (["train", "CartPole-v1", "--method", "RPSI-TRPO"], 2, "did you mean 'rpsi-trpo'"),
     ],
 )
@@ -343,8 +343,8 @@ def test_help_can_be_printed_in_ascii(environment, tmp_path):
     wrong = subprocess.run([*command, "eval", "δ±中"], **given)
     assert wrong.returncode == 3 and b"Traceback" not in wrong.stderr
     if "PYTHONIOENCODING" in environment:
-        assert b"gamma: " in shown.stdout
-        assert wrong.stderr.startswith(rb"rpsp: delta+-\u4e2d: is no directory")
+        assert b"factor gamma." in shown.stdout
+        assert wrong.stderr.startswith(rb"rpsp: delta+-\u4e2d: is not a directory")
 
 
 INTERRUPTED = """

@@ -137,21 +137,24 @@ def test_it_says_what_it_expects(run: Run) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"observation": np.zeros(3)}, r"observation: has shape \(3,\); give \(2,\)"),
+        ({"observation": np.zeros(3)}, r"observation: has shape \(3,\); give shape \(2,\)"),
         ({"observation": np.zeros(1)}, r"observation: has shape \(1,\)"),
         ({"observation": 0.0}, r"observation: has shape \(\)"),
-        ({"observation": [0.0, np.nan]}, r"observation: \[0\.0, nan\] is not finite.*repeat the last good"),
+        (
+            {"observation": [0.0, np.nan]},
+            r"observation: \[0\.0, nan\] contains NaN or infinite values.*repeat the last finite",
+        ),
         ({"observation": np.zeros((2, 3))}, r"observation: has shape \(2, 3\)"),
-        ({"observation": np.zeros((3, 2))}, "state: is of 2 environments, the observation of 3"),
-        ({"observation": np.zeros(2)}, "state: is of 2 environments, the observation of 1"),
-        ({"observation": np.zeros((2, 2)), "episode_start": [True] * 3}, "episode_start: is of 3"),
-        ({"observation": "0.1"}, r"observation: '0\.1' \(str\) is not an array of numbers; give the readings"),
+        ({"observation": np.zeros((3, 2))}, "state: has 2 environments, the observation has 3"),
+        ({"observation": np.zeros(2)}, "state: has 2 environments, the observation has 1"),
+        ({"observation": np.zeros((2, 2)), "episode_start": [True] * 3}, "episode_start: has 3"),
+        ({"observation": "0.1"}, r"observation: '0\.1' \(str\) is not an array of numbers; give the observation"),
         ({"observation": ["0.1", "0.2"]}, r"observation: .* \(list\) is not an array of numbers"),
         ({"observation": {"angle": 0.1}}, r"observation: .*angle.* \(dict\) is not an array of numbers.*flatten"),
         ({"observation": [[0.1, 0.2], [0.1]]}, r"observation: .* \(list\) is not an array of numbers"),
         (
             {"observation": np.zeros((0, 2))},
-            r"observation: has shape \(0, 2\), no environment at all; give at least one",
+            r"observation: is empty, with shape \(0, 2\); give at least one",
         ),
     ],
 )
@@ -167,10 +170,10 @@ def test_a_state_of_another_agent_is_refused(run: Run, symbols: Run) -> None:
     _, state = other.predict(2)
     sizes = rf"\({other.agent.filter.size},\) .* \({agent.agent.filter.size},\) and \(1,\)"
     for use in (lambda: agent.predict(np.zeros(2), state), lambda: agent.expect(state)):
-        with pytest.raises(UsageError, match=f"state: belongs to another agent: its belief has shape {sizes}"):
+        with pytest.raises(UsageError, match=f"state: belongs to another agent: its q has shape {sizes}"):
             use()
     # Called directly: the checked annotations of the tests refuse a tuple before predict can.
-    with pytest.raises(UsageError, match="state: a tuple is given; give the state that the last call of predict"):
+    with pytest.raises(UsageError, match="state: is a tuple; give the state that the last call of predict"):
         agent._check_state(tuple(state))
 
 
@@ -189,12 +192,12 @@ def test_last_best_or_a_number(run: Run) -> None:
 
 def test_what_is_no_run_is_said(tmp_path: Path, capsys: Any) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(FileFormatError, match=r"holds no config\.json|nowhere: is no directory") as caught:
+        with pytest.raises(FileFormatError, match=r"contains no config\.json|nowhere: is not a directory") as caught:
             rpsp.load(path)
         assert caught.value.exit_code == 3
     with pytest.raises(SystemExit) as exit:
         main(["eval", str(tmp_path)])
-    assert exit.value.code == 3 and capsys.readouterr().err.startswith(f"rpsp: {tmp_path}: holds no config.json")
+    assert exit.value.code == 3 and capsys.readouterr().err.startswith(f"rpsp: {tmp_path}: contains no config.json")
 
 
 def test_an_evaluation_is_repeatable_and_is_not_training(run: Run) -> None:

@@ -73,7 +73,7 @@ def test_save_and_load_give_the_same_numbers(model, tmp_path):
     again = PredictiveStateModel.load(tmp_path / "model.safetensors")
     np.testing.assert_array_equal(again.predict(observations, actions, 5), model.predict(observations, actions, 5))
     assert again.errors == model.errors and again.settings == model.settings and again.kind == model.kind
-    with pytest.raises(StorageError, match=r"exists already"):
+    with pytest.raises(StorageError, match=r"already exists"):
         model.save(tmp_path / "model.safetensors")
     model.save(tmp_path / "model.safetensors", overwrite=True)
 
@@ -104,7 +104,7 @@ def test_refit_keeps_the_coordinates():
     again = model.filter(observations, actions)
     assert again.shape == states.shape and not np.array_equal(again, states)
     assert np.corrcoef(states[5:, 0], again[5:, 0])[0, 1] > 0.98
-    with pytest.raises(UsageError, match="has no coordinates to keep"):
+    with pytest.raises(UsageError, match="cannot keep its coordinates"):
         PredictiveStateModel("gru", size=4, epochs=1).fit(_episodes()).refit(_episodes())
 
 
@@ -225,9 +225,9 @@ def test_settings_may_be_numbers_of_numpy(tmp_path):
 def test_bad_questions_to_a_fitted_model():
     model = PredictiveStateModel(bumps=10, rounds=1).fit(_episodes())
     observations, actions = _episodes(1, 8)[0]
-    with pytest.raises(UsageError, match=r"horizon: 9 is more than the episode's 8 actions"):
+    with pytest.raises(UsageError, match=r"horizon: 9 is more than the 8 actions of the episode"):
         model.predict(observations, actions, 9)
-    with pytest.raises(UsageError, match=r"observations: has 1 columns, the model was fitted to 2"):
+    with pytest.raises(UsageError, match=r"observations: has 1 columns, but the model was fitted to 2"):
         model.filter(observations[:, :1], actions)
     with pytest.raises(
         UsageError, match=r"5 observations and 8 actions .* forecast\(observations, actions\[:4\], actio"
@@ -235,7 +235,7 @@ def test_bad_questions_to_a_fitted_model():
         model.predict(observations[:5], actions)
     with pytest.raises(UsageError, match=r"future_actions: is empty; give one action"):
         model.forecast(observations, actions, [])
-    with pytest.raises(UsageError, match=r"future_actions: has 3 columns, the model was fitted to 1"):
+    with pytest.raises(UsageError, match=r"future_actions: has 3 columns, but the model was fitted to 1"):
         model.forecast(observations, actions, np.zeros((2, 3)))
     with pytest.raises(UsageError, match=r"9 observations and 7 actions .* the reset observation comes first"):
         model.forecast(observations, actions[:7], actions[7:])

@@ -278,7 +278,7 @@ def test_unfinished(trained, tmp_path, iterations):
     Tags(page)
     assert f"{iterations} of 5, unfinished" in page
     assert ("No iteration is finished yet" in page) == (iterations == 0)
-    assert "No forecasts" in page and "holds no checkpoint" in page
+    assert "No forecasts" in page and "contains no checkpoint" in page
 
 
 def test_numbers_that_are_none_leave_gaps(trained, tmp_path):

@@ -164,12 +164,12 @@ def test_a_run_that_has_not_begun_or_failed_is_a_result(tmp_path):
 
 DAMAGES = {
     "config is cut off": ("config.json", lambda text: text[:50], "is not JSON"),
-    "config is a list": ("config.json", lambda text: "[]", "holds no JSON object"),
+    "config is a list": ("config.json", lambda text: "[]", "contains no JSON object"),
     "config without a seed": ("config.json", lambda text: text.replace('"seed"', '"sead"'), "'seed' is missing"),
     "method is a list": ("config.json", lambda text: text.replace('"fm2"', '["fm2"]'), "is not the result"),
     "endless iterations": ("config.json", lambda text: text.replace('"iterations": 2', '"iterations": 1e999'), "infinity"),
     "sensors are a number": ("config.json", lambda text: text.replace('"sensors": {', '"sensors": 3, "x": {'), ""),
-    "versions are a number": ("versions.json", lambda text: "3", "holds no JSON object"),
+    "versions are a number": ("versions.json", lambda text: "3", "contains no JSON object"),
     "in the middle": ("metrics.jsonl", lambda text: text.replace('"mean_return": 1.0', '"mean_return": one'), "line 2"),
     "a line that is a number": ("metrics.jsonl", lambda text: "3\n" + text, "line 1"),
     "a line without steps": ("metrics.jsonl", lambda text: text.replace("total_samples", "total"), "line 2"),

@@ -24,8 +24,8 @@ from rpsp.data.files import write_bytes
 from rpsp.data.scaling import OneHot
 from rpsp.errors import FileFormatError, StorageError, UsageError
 from rpsp.experiments.checkpoints import FORMAT
-from rpsp.experiments.pool import held
 from rpsp.experiments.run_directory import FILES, RunDirectory
+from rpsp.experiments.workers import is_locked
 from rpsp.filters.base import AbstractFilter
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def test_if_every_checkpoint_is_damaged_nothing_is_begun_anew(tmp_path: Path) ->
     run = run_of(tmp_path, [1.0])
     for number in run.numbers():
         flip(run.checkpoints / f"{number:06d}" / "state.safetensors", 0.5)
-    with pytest.raises(FileFormatError, match=r"no checkpoint is readable.*000001"):
+    with pytest.raises(FileFormatError, match=r"no checkpoint can be read.*000001"):
         run.restore(RULES["trpo"])
     said: list[str] = []
     with pytest.raises(FileFormatError, match="checksum"):
@@ -334,8 +334,8 @@ def test_asking_for_the_lock_creates_nothing(tmp_path: Path) -> None:
     missing, free, locked = (tmp_path / name for name in ("missing", "free", "locked"))
     free.mkdir()
     with RunDirectory(locked).locked():
-        assert held(locked) and not held(free) and not held(missing)
-    assert not held(locked)
+        assert is_locked(locked) and not is_locked(free) and not is_locked(missing)
+    assert not is_locked(locked)
     assert {path.relative_to(tmp_path) for path in tmp_path.rglob("*")} == {
         Path("free"), Path("locked"), Path("locked/.lock"),
     }  # fmt: skip

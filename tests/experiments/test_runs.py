@@ -23,15 +23,15 @@ from tasks import Drift
 
 import rpsp
 from rpsp.errors import DivergedError, EnvironmentFailure, UsageError
-from rpsp.experiments import place, runs
+from rpsp.experiments import run_writer, runs
 from rpsp.experiments.agents import load
 from rpsp.experiments.config import configured
 from rpsp.experiments.methods import METHODS
-from rpsp.experiments.pool import AT_ONCE, Beat, Failure, Job, begin, bundles, settle
 from rpsp.experiments.resolve import AMOUNTS, EXPLORATION, read_config, resolve
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.runs import Pace, Run, resume, start
 from rpsp.experiments.words import mean_with_error
+from rpsp.experiments.workers import AT_ONCE, Beat, Failure, Job, begin, bundles, settle
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -100,7 +100,7 @@ def test_resuming_goes_on_as_if_nothing_had_happened(done: Run, tmp_path: Path, 
     trained(out, 2, "fm2-ppo")
     assert cli("resume", str(out), "--iterations", "5", "--json") == 0
     printed = capsys.readouterr().out
-    assert f"going on from checkpoint 2 in {out}" in printed
+    assert f"resuming from checkpoint 2 in {out}" in printed
     assert json.loads(printed.splitlines()[-1])["iterations"] == 5
     assert metrics(out) == metrics(done.directory)
     assert checkpoints(out) == checkpoints(done.directory)
@@ -120,7 +120,7 @@ def test_a_damaged_checkpoint_costs_an_iteration_and_no_more(done: Run, tmp_path
     before = contents(out)
     assert cli("resume", str(out), "--iterations", "6") == 3
     error = capsys.readouterr().err
-    assert "no checkpoint is readable" in error and len(error.splitlines()) == 1
+    assert "no checkpoint can be read" in error and len(error.splitlines()) == 1
     assert contents(out) == before, "a run whose checkpoints are all damaged is not begun anew"
 
 
@@ -173,7 +173,7 @@ def test_a_finished_run_is_left_alone(done: Run, capsys: Any) -> None:
     assert "all 5 iterations" in printed and "--iterations" in printed
     assert json.loads(printed.splitlines()[-1])["final_return"] == done.results["final_return"]
     assert contents(done.directory) == before
-    for wrong, words in (("3", "5 are done already"), ("-1", "-1")):
+    for wrong, words in (("3", "the 5 iterations already done"), ("-1", "-1")):
         assert cli("resume", str(done.directory), "--iterations", wrong) == 2
         assert words in capsys.readouterr().err
     assert contents(done.directory) == before
@@ -302,7 +302,9 @@ def test_runs_of_a_method_for_a_gpu_are_one_bundle_and_all_others_are_by_themsel
 def test_large_checkpoints_are_written_less_often_and_an_interruption_loses_nothing(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(place, "LARGE", 0)  # every checkpoint is large, so that each takes its time from ten iterations
+    monkeypatch.setattr(
+        run_writer, "LARGE", 0
+    )  # every checkpoint is large, so that each takes its time from ten iterations
     saved: list[int] = []
     save = RunDirectory.save
 
@@ -341,7 +343,7 @@ def test_an_environment_that_raises_ends_the_run_and_loses_nothing(
     code = cli("train", "tasks:Drift-v0", "--method", "fm2", "--iterations", "9", "--out", str(out), *FLAGS)
     first, *rest = capsys.readouterr().err.splitlines()
     assert code == 6 and "Drift-v0" in first and "gearbox" in first
-    assert rest == [f"all finished iterations are saved; go on with: rpsp resume {out} --plugin tasks"]
+    assert rest == [f"all finished iterations are saved; to continue: rpsp resume {out} --plugin tasks"]
     saved = RunDirectory(out).numbers()[-1]
     assert 0 < saved < 9
     monkeypatch.delenv("BREAK_AFTER")
@@ -428,7 +430,7 @@ def test_a_factory_trains_and_loads_but_cannot_be_kept_in_a_file(tmp_path: Path,
     with pytest.raises(UsageError, match="envs"):
         load(out).evaluate(1)
     assert cli("resume", str(out), "--iterations", "2") == 2
-    with pytest.raises(UsageError, match="seeds: 2 need a process each"):
+    with pytest.raises(UsageError, match="seeds: 2 seeds are trained in separate processes"):
         trained(tmp_path / "two", 1, env=Drift, max_episode_steps=20, seeds=2)
     monkeypatch.setenv("BREAK_AFTER", str(Drift.steps + 300))
     with pytest.raises(EnvironmentFailure, match="gearbox") as caught:
@@ -497,11 +499,11 @@ MISTAKES = {
     "commas in a list": (["tasks:Drift-v0", "--hidden", "16,16"], 2, "'16,16' is not a list of whole numbers, as in"),
     "another command's flag": (["tasks:Drift-v0", "--jobs", "2"], 2, "no option of `rpsp train`; it is one of `rpsp"),
     "two plugins": (["tasks:Drift-v0", "--plugin", "a", "--plugin=b"], 2, "plugin: is given more than once; give several"),
-    "too late": (["tasks:Drift-v0", "--act-latency", "20"], 2, "act_latency: 20 steps are a whole episode's 20 or more"),
-    "no time limit": (["tasks:Endless-v0"], 2, "no time limit of its own; give one, for example --max-episode-steps 1000 ("),
+    "too late": (["tasks:Drift-v0", "--act-latency", "20"], 2, "act_latency: 20 steps is not less than"),
+    "no time limit": (["tasks:Endless-v0"], 2, "no time limit; give one, for example --max-episode-steps 1000 ("),
     "batch smaller than an episode": (["tasks:Drift-v0", "--samples", "19"], 2, "less than one episode"),
     "existing directory": (["tasks:Drift-v0", "--out", "there"], 2, "is not empty; choose another directory"),
-    "existing run": (["tasks:Drift-v0", "--out", "run"], 2, "go on with it by `rpsp resume run`"),
+    "existing run": (["tasks:Drift-v0", "--out", "run"], 2, "continue it with `rpsp resume run`"),
     "file for directory": (["tasks:Drift-v0", "--out", "there/precious"], 2, "exists"),
     "beneath a file": (["tasks:Drift-v0", "--out", "there/precious/run"], 5, "there/precious/run"),
     "samples": (["tasks:Drift-v0", "--samples", "0"], 2, "samples: 0"),
@@ -535,16 +537,16 @@ MISTAKES = {
     "not toml": (["tasks:Drift-v0", "--config", "not.toml"], 2, "is not TOML"),
     "misspelt key": (["tasks:Drift-v0", "--config", "misspelt.toml"], 2, "did you mean 'iterations'?"),
     "text for a number": (["--config", "text.toml"], 2, "text.toml: samples: 'many' is not a whole number"),
-    "number for a text": (["--config", "number.toml"], 2, "number.toml: method: 3 is not a text"),
-    "number for a plugin": (["--config", "plugin.toml"], 2, "plugin.toml: plugin: 3 is not a text"),
+    "number for a text": (["--config", "number.toml"], 2, "number.toml: method: 3 is not a string"),
+    "number for a plugin": (["--config", "plugin.toml"], 2, "plugin.toml: plugin: 3 is not a string"),
     "number for a list": (["--config", "list.toml"], 2, "list.toml: hidden: 16 is not a list"),
     "true for a number": (["--config", "true.toml"], 2, "true.toml: seed: True is not a whole number"),
     "infinity": (["--config", "infinite.toml"], 2, "infinite.toml: max_kl: inf is not a finite number"),
-    "resume nothing": (["resume", "nowhere"], 3, "nowhere: is no directory"),
-    "resume something else": (["resume", "there"], 3, "there: holds no config.json"),
+    "resume nothing": (["resume", "nowhere"], 3, "nowhere: is not a directory"),
+    "resume something else": (["resume", "there"], 3, "there: contains no config.json"),
     "resume a fit": (["resume", "fitted"], 3, "not the configuration of an `rpsp train` run"),
     "resume rubbish": (["resume", "rubbish"], 3, "is not JSON"),
-    "eval nothing": (["eval", "nowhere"], 3, "nowhere: is no directory"),
+    "eval nothing": (["eval", "nowhere"], 3, "nowhere: is not a directory"),
 }  # fmt: skip
 
 FILES = {
@@ -580,7 +582,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(mistake: str, tmp_path: Pa
 def test_what_fails_all_seeds_alike_is_said_once_and_leaves_nothing(tmp_path: Path, capsys: Any) -> None:
     flags = ["--device", "gpu", "--seeds", "2", "--out", str(tmp_path / "run")]
     assert cli("train", "InvertedPendulum-v5", *flags) == 2
-    assert capsys.readouterr().err.startswith("rpsp: device: there is no GPU that jax can use;")
+    assert capsys.readouterr().err.startswith("rpsp: device: jax finds no GPU;")
     assert not (tmp_path / "run").exists()
 
 
@@ -590,7 +592,7 @@ def test_a_reading_that_never_changes_is_told(tmp_path: Path, monkeypatch: Any, 
     assert "never changed" not in capsys.readouterr().out
     monkeypatch.setattr(Drift, "observe", lambda self: np.array([self.x[0], 3.0]))
     assert cli("train", "tasks:Drift-v0", "--out", str(tmp_path / "dead"), *flags) == 0
-    assert "; 1 readings never changed" in capsys.readouterr().out
+    assert "; 1 observations never changed" in capsys.readouterr().out
 
 
 def test_time_is_foretold_without_the_iteration_that_compiles(monkeypatch: Any) -> None:
@@ -645,7 +647,10 @@ def test_an_environment_that_is_no_longer_what_it_was_is_refused(tmp_path: Path,
             for command in (["eval"], ["export"], ["resume", "--iterations", "2"]):
                 assert cli(command[0], str(out), *command[1:]) == 2
                 what = name.removesuffix("_space")
-                assert f"rpsp: env: its {what}s are in {space}, and were in Box(" in capsys.readouterr().err
+                assert (
+                    f"rpsp: env: its {what} space is {space}, but the run was trained with Box("
+                    in capsys.readouterr().err
+                )
     assert (out / "spaces.json").read_bytes() == kept
     assert cli("resume", str(out), "--iterations", "2") == 0
     assert metrics(out) == metrics(trained(tmp_path / "whole", 2).directory)
@@ -686,7 +691,7 @@ def test_a_disk_that_is_full_is_said_and_the_run_can_be_resumed(tmp_path: Path, 
     assert cli("train", "tasks:Drift-v0", *flags, *FLAGS) == 5
     first, *rest = capsys.readouterr().err.splitlines()
     assert "No space left" in first and rest == [
-        f"all finished iterations are saved; go on with: rpsp resume {out} --plugin tasks"
+        f"all finished iterations are saved; to continue: rpsp resume {out} --plugin tasks"
     ]
     monkeypatch.setattr(os, "fsync", real)
     assert cli("resume", str(out), "--quiet") == 0

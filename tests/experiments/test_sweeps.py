@@ -13,10 +13,10 @@ from commands import cli, contents, trained
 from processes import TINY, checkpoints, metrics, spawn
 
 from rpsp.errors import UsageError
-from rpsp.experiments.pool import FAILURE
 from rpsp.experiments.results import read_results
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.sweeps import Speed, Standing, Sweep, expected_speed, prepare, remaining_seconds
+from rpsp.experiments.workers import FAILURE
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -79,45 +79,45 @@ def test_a_place_depends_on_the_run_alone() -> None:
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "no tasks": ({"tasks": None}, "mine: tasks: None is not a list"),
-    "empty tasks": ({"tasks": []}, "mine: tasks: [] is not a list with something in it"),
+    "empty tasks": ({"tasks": []}, "mine: tasks: [] is not a list with entries"),
     "a task alone": ({"tasks": "Hopper-v5"}, "mine: tasks: 'Hopper-v5' is not a list"),
     "a number for a task": ({"tasks": [3]}, "mine: tasks: 3 is not a table of settings."),
     "a task without a name": ({"tasks": [{"obs_noise": 0.1}]}, "names no env"),
-    "a method in a task": ({"tasks": [{"env": "Hopper-v5", "method": "fm2"}]}, "tasks: method: is not for an entry"),
+    "a method in a task": ({"tasks": [{"env": "Hopper-v5", "method": "fm2"}]}, "tasks: method: cannot be given in an entry"),
     "an unknown task's setting": ({"tasks": [{"env": "a", "obs_nois": 1}]}, "tasks: obs_nois: there is no such setting; "
                                   "did you mean 'obs_noise'?"),
-    "a task twice": ({"tasks": ["Hopper-v5", {"env": "Hopper-v5"}]}, "is there twice; name every run once."),
+    "a task twice": ({"tasks": ["Hopper-v5", {"env": "Hopper-v5"}]}, "occurs twice; give every run once."),
     "the same task in other words": ({"tasks": ["Hopper-v5", {"env": "Hopper-v5", "obs_noise": 0.0}]},
-                                     "the run Hopper-v5/fm2/s0 is there twice"),
+                                     "the run Hopper-v5/fm2/s0 occurs twice"),
     "only its length differs": ({"iterations": None, "tasks": [{"env": "Hopper-v5", "iterations": 3},
                                 {"env": "Hopper-v5", "iterations": 4}]}, "with a different iterations"),
-    "empty methods": ({"methods": []}, "mine: methods: [] is not a list with something in it"),
+    "empty methods": ({"methods": []}, "mine: methods: [] is not a list with entries"),
     "an unknown method": ({"methods": ["fm3"]}, "method: 'fm3' is not one of"),
-    "a method twice": ({"methods": ["fm2", "fm2"]}, "methods: 'fm2' is there twice"),
+    "a method twice": ({"methods": ["fm2", "fm2"]}, "methods: 'fm2' occurs twice"),
     "zero seeds": ({"seeds": 0}, "mine: seeds: 0 is neither a whole number ≥ 1 nor a list"),
     "no seeds": ({"seeds": []}, "mine: seeds: [] is neither"),
     "true seeds": ({"seeds": True}, "mine: seeds: True is neither"),
     "half a seed": ({"seeds": [0.5]}, "mine: seeds: [0.5] is neither"),
     "a negative seed": ({"seeds": [-1]}, "mine: seeds: [-1] is neither"),
-    "a seed twice": ({"seeds": [1, 1]}, "mine: seeds: [1, 1] names a seed twice"),
-    "a seed alone": ({"seed": 3}, "mine: seed: is not for a sweep; seeds says which."),
-    "threads": ({"threads": 2}, "mine: threads: is not for a sweep"),
+    "a seed twice": ({"seeds": [1, 1]}, "mine: seeds: [1, 1] contains a seed twice"),
+    "a seed alone": ({"seed": 3}, "mine: seed: cannot be given in a sweep; use seeds."),
+    "threads": ({"threads": 2}, "mine: threads: cannot be given in a sweep"),
     "an unknown key": ({"iteratons": 3}, "mine: iteratons: there is no such setting; did you mean 'iterations'?"),
-    "an unknown list": ({"task": ["Hopper-v5"]}, "mine: task: is not for a sweep; tasks names them."),
-    "environments": ({"envs": ["Hopper-v5"]}, "mine: envs: is not for a sweep; tasks names them."),
-    "an environment alone": ({"tasks": None, "env": "Hopper-v5"}, "mine: env: is not for a sweep; tasks names them."),
+    "an unknown list": ({"task": ["Hopper-v5"]}, "mine: task: cannot be given in a sweep; use tasks."),
+    "environments": ({"envs": ["Hopper-v5"]}, "mine: envs: cannot be given in a sweep; use tasks."),
+    "an environment alone": ({"tasks": None, "env": "Hopper-v5"}, "mine: env: cannot be given in a sweep; use tasks."),
     "an unknown key of the grid": ({"grid": {"learning_rat": [1.0]}}, "grid: learning_rat: there is no such setting"),
     "a grid of nothing": ({"grid": {"max_kl": []}}, "mine: grid: max_kl: [] is not a list of values to try."),
     "a grid of one": ({"grid": {"max_kl": 0.1}}, "mine: grid: max_kl: 0.1 is not a list of values to try."),
-    "a grid of methods": ({"grid": {"method": ["fm2"]}}, "grid: method: is not for a grid; methods names them."),
+    "a grid of methods": ({"grid": {"method": ["fm2"]}}, "grid: method: cannot be given in a grid; use methods."),
     "not a grid": ({"grid": 3}, "mine: grid: 3 is not a table of settings."),
-    "a value twice": ({"grid": {"max_kl": [0.1, 0.1]}}, "fm2__max_kl=0.1/s0 is there twice"),
+    "a value twice": ({"grid": {"max_kl": [0.1, 0.1]}}, "fm2__max_kl=0.1/s0 occurs twice"),
     "grid and top": ({"max_kl": 0.1, "grid": {"max_kl": [0.2]}},
-                     "max_kl: is given for every run (0.1) and in grid (0.2); say it once."),
+                     "max_kl: is given for every run (0.1) and in grid (0.2); give one."),
     "grid and method": ({"methods": [{"method": "fm2", "max_kl": 0.1}], "grid": {"max_kl": [0.2]}},
                         "max_kl: is given for methods (0.1) and in grid (0.2)"),
     "task and top": ({"tasks": [{"env": "Hopper-v5", "iterations": 3}]},
-                     "iterations: is given for every run (2) and in tasks (3); say it once."),
+                     "iterations: is given for every run (2) and in tasks (3); give one."),
     "text for a number": ({"max_kl": "small"}, "mine: max_kl: 'small' is not a finite number."),
     "text in the grid": ({"grid": {"max_kl": ["small"]}}, "mine: max_kl: 'small' is not a finite number."),
     "a plugin that is none": ({"plugin": "missing"}, "plugin: 'missing' cannot be imported"),
@@ -277,7 +277,7 @@ def test_a_directory_of_another_configuration_is_refused(tmp_path: Path, capsys:
     before = contents(tmp_path / "out")
     for given, words in (
         ({"samples": 80}, "samples: 'out/"),
-        ({"iterations": 1}, "iterations: 2 are done already in 'out/"),
+        ({"iterations": 1}, "iterations: 1 is less than the 2 already done in 'out/"),
     ):
         Path("mine.toml").write_text(toml(SMALL | given))
         assert cli("sweep", "mine.toml", "--out", "out") == 2

@@ -66,7 +66,7 @@ def test_a_fault_that_passes_leaves_no_trace(tmp_path: Path) -> None:
         # A reset that fails must have one after it.
         Faulty.plan(KINDS[i % len(KINDS)], rng.randint(1, steps - 20))
         said = trained(once)
-        assert sum("made anew, try 2 of 3" in line for line in said) == 1, (Faulty.kind, said)
+        assert sum("created again, attempt 2 of 3" in line for line in said) == 1, (Faulty.kind, said)
         assert Faulty.times == 1 and len(Faulty.durations) == 1
         assert metrics(once) == metrics(whole) and checkpoints(once) == checkpoints(whole), (Faulty.kind, Faulty.at)
         longest = max(longest, *Faulty.durations)
@@ -91,7 +91,7 @@ def test_a_fault_that_lasts_ends_the_run_and_loses_nothing(kind: str, tmp_path: 
     assert cli("train", "faulty:Faulty-v0", *flags, "--out", str(out)) == 6
     first, *rest = capsys.readouterr().err.splitlines()
     what = "raised RuntimeError" if kind == "raises" else "took longer than its step_timeout"
-    assert first.startswith(f"rpsp: Faulty-v0 {what}") and "made anew 2 times" in first
+    assert first.startswith(f"rpsp: Faulty-v0 {what}") and "created again 2 times" in first
     assert f"iteration {ITERATIONS - 1} of seed 0" in first and " step " in first
     assert ("episodes failed" in first) == (kind == "raises"), "the third time it is more than a fifth of them"
     assert len(rest) == 1 and f"rpsp resume {out}" in rest[0]
@@ -123,7 +123,7 @@ def test_an_environment_that_raises_now_and_then_loses_these_episodes_and_no_mor
     main(["train", "test_hangs:Shaky-v0", *flags, "--out", str(tmp_path / "run")])
     said = capsys.readouterr().out.splitlines()
     assert sum("a cable is loose" in line for line in said) == 2, "made anew twice, and then no more"
-    assert "try 3 of 3; from now on, episodes in which it raises are left out" in "".join(said)
+    assert "attempt 3 of 3; from now on, episodes in which it raises are dropped" in "".join(said)
     assert json.loads(said[-1])["dropped_episodes"] > 0 and json.loads(said[-1])["iterations"] == 6
 
 

@@ -205,7 +205,7 @@ def interrupt_at_random(out: Path, cache: Callable[[], Path], times: int, rng: r
         process.send_signal(number)
         _, error = process.communicate(timeout=600)
         assert process.returncode == code, error
-        assert error.splitlines()[-1].startswith("rpsp: interrupted; all finished iterations are saved; go on with: ")
+        assert error.splitlines()[-1].startswith("rpsp: interrupted; all finished iterations are saved; to continue: ")
         assert error.splitlines()[-1].endswith(f"rpsp resume {out} --plugin tasks") and "Traceback" not in error
         assert "without warning" not in error
         early += not RunDirectory(out).numbers()

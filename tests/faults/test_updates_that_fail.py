@@ -177,8 +177,10 @@ def test_a_run_that_goes_back_says_so_and_resumes_bit_for_bit(tmp_path: Path) ->
 
     COUNTS[0] = 0
     said = trained(tmp_path / "whole", 9)
-    assert sum("no finite update (5 in a row)  rolled back, steps × 0.5 from now on" in text for text in said) == 1
-    assert sum("no finite update" in text for text in said) == 5
+    assert (
+        sum("update not finite (5 in a row)  rolled back, step sizes × 0.5 from now on" in text for text in said) == 1
+    )
+    assert sum("update not finite" in text for text in said) == 5
     COUNTS[0] = 0
     for n in range(1, 10):
         trained(tmp_path / "pieces", n)

@@ -31,9 +31,9 @@ from rpsp.experiments.words import clock
 
 if TYPE_CHECKING:
     from rpsp.experiments.paper import Plan
-    from rpsp.experiments.pool import Beat, Failure
     from rpsp.experiments.results import Result
     from rpsp.experiments.sweeps import Standing, Sweep
+    from rpsp.experiments.workers import Beat, Failure
 
 
 def sweep(config: configs.SweepConfig) -> None:

@@ -4,9 +4,8 @@
     action, state = policy.step(observation)           # starts an episode
     action, state = policy.step(observation, state)    # continues it, at each new observation
 
-The state contains the belief and the last action. Actions are the most probable ones. If a random generator
-np.random.default_rng(seed) is given as third argument, they are sampled as in training. Observations and actions are in
-the units of the environment.
+The state contains the belief and the last action. Actions are the most probable ones, or sampled as in training if a
+np.random.default_rng(seed) is given as third argument. Observations and actions are in the units of the environment.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A trained agent as a user meets it: `rpsp.load`, `agent.predict`, `agent.evaluate`."""
+"""Trained agents: `rpsp.load`, `agent.predict`, `agent.evaluate`."""
 
 from __future__ import annotations
 
@@ -17,45 +17,47 @@ from rpsp.algorithms.policies import Agent
 from rpsp.data.scaling import OneHot, Scaling
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.checkpoints import check_fit
-from rpsp.experiments.place import check_spaces, read_spaces
+from rpsp.experiments.resolve import environment_maker, read_config
+from rpsp.experiments.run_directory import RunDirectory, warn
+from rpsp.experiments.run_writer import check_spaces, read_spaces
 from rpsp.training.acting import lockstep
 from rpsp.training.actions import ActionRange, ActionSymbols, units_of
 from rpsp.training.rollouts import Collected, collect
 
 EVALUATING = 1_000_000_000
-"""The iteration whose seeds evaluation takes: no training gets there."""
+"""The iteration number from which evaluation derives its seeds. Training never reaches it, so the seeds differ."""
 
 
 class ActingState(NamedTuple):
-    """What an agent carries from one call of `predict` to the next."""
+    """State of an agent between two calls of `predict`. All arrays have one row per environment."""
 
     q: np.ndarray
-    """The belief, a row an environment."""
+    """The state of the filter."""
     executed: np.ndarray
-    """The last action, clipped, in the agent's own units."""
+    """The last action, clipped, in the agent's scaling."""
     steps: np.ndarray
-    """Steps since the episode began."""
+    """Number of steps since the episode started."""
     episodes: np.ndarray
-    """The number of the episode, of all that this agent has begun: its noise derives from that."""
+    """Number of the episode among all episodes this agent has started. The noise of actions derives from it."""
 
 
 @dataclass(eq=False)
 class TrainedAgent:
-    """A filter and a policy with the units they were trained in."""
+    """A filter and a policy, with the scaling of observations and actions they were trained with."""
 
     agent: Agent
     scaling: Scaling | OneHot
     units: ActionRange | ActionSymbols
     make_envs: Callable[..., VectorEnv] | None = None
-    """Environments like those it was trained in: `make_envs(num_envs)`."""
+    """Function `make_envs(num_envs)` that makes environments like those of the training."""
     checkpoint: int | None = None
-    """How many iterations of training it has had."""
+    """Number of iterations the agent was trained for."""
     seed: int = 0
-    """Of the noise in actions that are not deterministic."""
+    """Seed of the noise in stochastic actions."""
     first: int = 0
-    """The first symbol of a Discrete space of observations."""
+    """The smallest value of a Discrete observation space."""
     spaces: Mapping[str, Space] = field(default_factory=dict)
-    """Of the observations and actions it was trained with, where they are known."""
+    """The spaces of observations and actions in training, if known."""
     _begun: int = field(default=0, repr=False)
     _compiled: dict[bool, Callable[..., Any]] = field(default_factory=dict, repr=False)
 
@@ -66,30 +68,39 @@ class TrainedAgent:
         episode_start: Any = True,
         deterministic: bool = True,
     ) -> tuple[Any, ActingState]:
-        """The action for an observation, and the state to give back with the next one (Stable-Baselines3's habit).
+        """Choose an action for an observation. The interface is that of Stable-Baselines3.
 
-        One observation or a row for each of several environments; `episode_start` says where a new episode begins. The
-        state carries the belief and the last action, so nothing else need be remembered.
+        Args:
+            observation: one observation, or an array with one row per environment.
+            state: the state that the last call returned. None at the first call.
+            episode_start: whether a new episode starts, for all environments or for each.
+            deterministic: whether to take the most probable action instead of sampling.
+
+        Returns:
+            The action, or one row per environment; and the state for the next call.
+
+        Raises:
+            UsageError: if a shape is wrong, the observation is NaN or infinite, or the state is of another agent.
         """
         readings = _numbers(observation) - self.first
         shape = () if isinstance(self.scaling, OneHot) else self.scaling.mean.shape
         single = readings.shape == shape
         if not single and readings.shape[1:] != shape:
             raise UsageError(
-                f"observation: has shape {readings.shape}; give {shape}, or a row of that for each of many."
+                f"observation: has shape {readings.shape}; give shape {shape}, or one such row per environment."
             )
         if readings.size == 0:
-            raise UsageError(f"observation: has shape {readings.shape}, no environment at all; give at least one row.")
+            raise UsageError(f"observation: is empty, with shape {readings.shape}; give at least one row.")
         if not np.isfinite(readings).all():
             raise UsageError(
-                f"observation: {np.asarray(observation).tolist()} is not finite, and no belief would recover from it; "
-                "repeat the last good reading instead."
+                f"observation: {np.asarray(observation).tolist()} contains NaN or infinite values, from which the "
+                "filter cannot recover; repeat the last finite observation instead."
             )
         rows = 1 if single else len(readings)
         seen = self.scaling.encode(readings.reshape(rows, -1)).astype(np.float32)
         starts = np.asarray(episode_start, bool)
         if starts.size not in (1, rows):
-            raise UsageError(f"episode_start: is of {starts.size} environments, the observation of {rows}.")
+            raise UsageError(f"episode_start: has {starts.size} environments, but the observation has {rows}.")
         starts = np.broadcast_to(starts.reshape(-1), rows) | (state is None)
         if state is None:
             q = np.broadcast_to(np.asarray(self.agent.filter.init(), np.float32), (rows, self.agent.filter.size))
@@ -97,7 +108,7 @@ class TrainedAgent:
             state = ActingState(q, np.zeros((rows, self.units.size), np.float32), nothing, nothing)
         self._check_state(state)
         if len(state.q) != rows:
-            raise UsageError(f"state: is of {len(state.q)} environments, the observation of {rows}; begin with None.")
+            raise UsageError(f"state: has {len(state.q)} environments, the observation has {rows}; start with None.")
         steps = np.where(starts, 0, state.steps)
         episodes = np.where(starts, self._begun + np.cumsum(starts) - 1, state.episodes)
         self._begun += int(starts.sum())
@@ -108,18 +119,18 @@ class TrainedAgent:
         return (action[0] if single else action), ActingState(q, executed, steps + 1, episodes)
 
     def _check_state(self, state: Any) -> None:
-        """Check that a state is one that `predict` of an agent of these sizes returned."""
+        """Raise `UsageError` if a state was not returned by `predict` of an agent with the same dimensions."""
         if not isinstance(state, ActingState):
             raise UsageError(
-                f"state: a {type(state).__name__} is given; give the state that the last call of predict returned, or "
-                "None to begin."
+                f"state: is a {type(state).__name__}; give the state that the last call of predict returned, or None "
+                "to start."
             )
         sizes = np.shape(state.q)[1:], np.shape(state.executed)[1:]
         if sizes != ((self.agent.filter.size,), (self.units.size,)):
             raise UsageError(
-                f"state: belongs to another agent: its belief has shape {sizes[0]} and its action {sizes[1]}, those of this "
-                f"agent have ({self.agent.filter.size},) and ({self.units.size},); keep one state for each agent, and begin "
-                "with None."
+                f"state: belongs to another agent: its q has shape {sizes[0]} and its action {sizes[1]}, but this "
+                f"agent has ({self.agent.filter.size},) and ({self.units.size},); keep one state per agent, "
+                "and start with None."
             )
 
     def _acting(self, deterministic: bool) -> Callable[..., Any]:
@@ -128,13 +139,20 @@ class TrainedAgent:
         return self._compiled[deterministic]
 
     def _noise(self, episodes: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        """Of every row its own, whatever order they are asked for in: a function of episode and step."""
+        """Return the noise of every row. It depends on episode and step only, not on the order of calls."""
         where = zip(episodes.tolist(), steps.tolist(), strict=True)
         streams = (np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=at)) for at in where)
         return np.concatenate([self.units.noise(stream, 1) for stream in streams]).astype(np.float32)
 
     def expect(self, state: ActingState) -> np.ndarray:
-        """E[o | q, a]: what the agent expects to observe next, after the action it has just chosen; in the task's units."""
+        """Return E[o | q, a], the expected next observation after the action that was just chosen.
+
+        Args:
+            state: the state that `predict` returned.
+
+        Returns:
+            One row per environment, in the scale of the environment's observations.
+        """
         self._check_state(state)
         predicted = jax.vmap(self.agent.filter.predict)(jnp.asarray(state.q), jnp.asarray(state.executed))
         return self.scaling.decode(np.asarray(predicted, np.float64))
@@ -142,7 +160,20 @@ class TrainedAgent:
     def evaluate(
         self, episodes: int = 10, *, seed: int = 0, deterministic: bool = True, envs: VectorEnv | None = None
     ) -> Collected:
-        """Whole episodes, as in training but with other seeds; deterministic unless told."""
+        """Play whole episodes. Their seeds differ from those of the training.
+
+        Args:
+            episodes: number of episodes.
+            seed: seed of the episodes.
+            deterministic: whether to take the most probable action instead of sampling.
+            envs: a vector environment. Default: environments like those of the training.
+
+        Returns:
+            The episodes, their returns, and the number of dropped episodes.
+
+        Raises:
+            UsageError: if the spaces of `envs` are not those of the training.
+        """
         own = envs is None
         if envs is None:
             envs = self.environments(min(10, episodes))
@@ -163,16 +194,16 @@ class TrainedAgent:
                 envs.close()
 
     def environments(self, count: int, **given: Any) -> VectorEnv:
-        """So many environments like those it was trained in."""
+        """Return a vector environment like that of the training, with `count` environments."""
         if self.make_envs is None:
-            raise UsageError("envs: this agent does not know its environment; pass envs=rpsp.make(...).")
+            raise UsageError("envs: the environment of this agent is not known; pass envs=rpsp.make(...).")
         envs = self.make_envs(count, **given)
         check_spaces(self.spaces, envs)
         return envs
 
 
 def _numbers(observation: Any) -> np.ndarray:
-    """An observation as an array of floats."""
+    """Convert an observation to an array of floats."""
     try:
         given = np.asarray(observation)
         if given.dtype.kind not in "USmMc":  # text, times and complex numbers
@@ -181,7 +212,7 @@ def _numbers(observation: Any) -> np.ndarray:
         pass
     raise UsageError(
         f"observation: {str(observation)[:100]!r} ({type(observation).__name__}) is not an array of numbers; give the "
-        "readings as one array, and flatten dicts as in training."
+        "observation as one array, and flatten dicts as in training."
     )
 
 
@@ -194,10 +225,11 @@ def load(
         directory: a run directory of `rpsp train`.
         checkpoint: "last", "best", or a number of iterations. "last" is the newest checkpoint that is not damaged.
         say: called with a sentence for every damaged checkpoint that is skipped. Default: issue a warning.
-    """
-    from rpsp.experiments.resolve import environment_maker, read_config
-    from rpsp.experiments.run_directory import RunDirectory, warn
 
+    Raises:
+        FileFormatError: if the directory is not a run directory, or its files are damaged.
+        UsageError: if there is no such checkpoint.
+    """
     path = Path(directory)
     config = read_config(path)
     agent, scaling, number = RunDirectory(path).agent(checkpoint, say or warn)
@@ -206,5 +238,5 @@ def load(
     try:
         check_fit(agent.filter, scaling, units.size, agent.policy)
     except ValueError as error:
-        raise FileFormatError(f"{path}: spaces.json is not of its checkpoint {number} ({error}).") from error
+        raise FileFormatError(f"{path}: spaces.json does not fit checkpoint {number} ({error}).") from error
     return TrainedAgent(agent, scaling, units, environment_maker(config), number, config.seed, first, spaces)

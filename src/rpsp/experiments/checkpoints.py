@@ -1,7 +1,7 @@
-"""Trees of arrays in files that cannot run code: safetensors with a checksum, written atomically.
+"""Save and load trees of arrays as safetensors files with a checksum. Reading a file cannot run code.
 
-A module becomes a description (class names from a fixed list, static values) beside its arrays. Reading builds nothing
-but those classes, checks the SHA-256 of every array's bytes, and never unpickles.
+A file contains the arrays of a tree and a JSON description of its structure: class names and static values. Reading
+checks the SHA-256 of all arrays, creates only classes from a fixed list, and never unpickles. Writing is atomic.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ RENAMED_IN_3 = {
     }
 }
 """Fields of format 2 that have other names in format 3, by class."""
-MAX_HEADER = 16 << 20  # of a safetensors file; ours have a few thousand bytes
-MAX_SIZE = 100_000  # numbers of a state or an observation; ours have a few hundred at most
+MAX_HEADER = 16 << 20  # maximum bytes of a safetensors header; ours have a few thousand
+MAX_SIZE = 100_000  # maximum dimension of a state or an observation; ours have a few hundred at most
 READABLE: dict[str, type] = {
     cls.__name__: cls
     for cls in (
@@ -75,21 +75,30 @@ READABLE: dict[str, type] = {
         Batch,
     )
 }
-"""The classes that a file may name. Anything else in a file is refused."""
+"""The classes that a file may name. Files that name other classes are rejected."""
 
 
 def describe(tree: Any, arrays: dict[str, np.ndarray], name: str = "tree") -> Any:
-    """The JSON description of a tree; its arrays are put into `arrays` under their paths."""
+    """Return the JSON description of a tree.
+
+    Args:
+        tree: a tree of modules, tuples, arrays and plain values.
+        arrays: receives the arrays of the tree, by their paths.
+        name: the path of the tree.
+
+    Raises:
+        UsageError: if the tree contains a class that is not in `READABLE`, or a value that cannot be saved.
+    """
     if isinstance(tree, eqx.Module):
         if READABLE.get(type(tree).__name__) is not type(tree):
             raise UsageError(
-                f"{type(tree).__name__}: is not among the classes that files may name; put it into "
-                "rpsp.experiments.checkpoints.READABLE, in a module that --plugin names, to save it."
+                f"{type(tree).__name__}: is not a class that files may name; to save it, add it to "
+                "rpsp.experiments.checkpoints.READABLE in a module that you give with --plugin."
             )
         fields = {f.name: describe(getattr(tree, f.name), arrays, f"{name}.{f.name}") for f in dataclasses.fields(tree)}
         return {"class": type(tree).__name__, "fields": fields}
     if isinstance(tree, np.ndarray | jax.Array):
-        arrays[name] = np.asarray(tree, order="C")  # ascontiguousarray would make a vector of a scalar
+        arrays[name] = np.asarray(tree, order="C")  # ascontiguousarray would turn a scalar into a vector
         return {"array": name, "jax": isinstance(tree, jax.Array)}
     if isinstance(tree, tuple):
         return {"tuple": [describe(x, arrays, f"{name}.{i}") for i, x in enumerate(tree)]}
@@ -99,9 +108,10 @@ def describe(tree: Any, arrays: dict[str, np.ndarray], name: str = "tree") -> An
 
 
 def rebuild(description: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """The tree that `describe` described. Only classes in `READABLE` are made, and their `__init__` is not run.
+    """Build the tree from the description that `describe` returned.
 
-    Every array is taken out of `arrays` as it is used: a small file cannot ask for one a million times.
+    Only classes in `READABLE` are created, and their `__init__` is not called. Every array is removed from `arrays`
+    when it is used, so that a small file cannot use one array a million times.
     """
     if "array" in description:
         array = arrays.pop(description["array"])
@@ -116,7 +126,7 @@ def rebuild(description: Any, arrays: dict[str, np.ndarray]) -> Any:
     cls = READABLE[description["class"]]
     expected = {f.name for f in dataclasses.fields(cls)}
     if set(description["fields"]) != expected:
-        raise KeyError(f"{cls.__name__} has other fields")
+        raise KeyError(f"the fields of {cls.__name__} do not match")
     module = object.__new__(cls)
     for name, value in description["fields"].items():
         object.__setattr__(module, name, rebuild(value, arrays))
@@ -145,36 +155,44 @@ def upgrade(description: Any, format: int) -> Any:
 
 
 def write_tree(path: Path, tree: Any, extra: dict[str, Any], *, overwrite: bool = False) -> None:
-    """Write a tree and some JSON beside it to one file, atomically: it is there whole or not at all."""
+    """Write a tree and additional JSON to one file, atomically.
+
+    Raises:
+        StorageError: if the file exists and `overwrite` is False, or it cannot be written.
+    """
     if path.exists() and not overwrite:
-        raise StorageError(f"{path}: exists already; choose another path or pass overwrite=True.")
+        raise StorageError(f"{path}: already exists; choose another path or pass overwrite=True.")
     write_bytes(path, tree_bytes(tree, extra))
 
 
 def tree_bytes(tree: Any, extra: dict[str, Any]) -> bytes:
-    """A tree and some JSON beside it as the bytes of a safetensors file."""
+    """Return a tree and additional JSON as the bytes of a safetensors file."""
     arrays: dict[str, np.ndarray] = {}
     header = {"format": FORMAT, "tree": describe(tree, arrays), "extra": extra, "sha256": digest(arrays)}
     return save(arrays, {"rpsp": json.dumps(header)})
 
 
 def read_tree(path: Path) -> tuple[Any, dict[str, Any]]:
-    """What `write_tree` wrote, or a `FileFormatError` in one sentence."""
+    """Read the tree and the additional JSON that `write_tree` wrote.
+
+    Raises:
+        FileFormatError: if the file is missing, damaged, or of another version.
+    """
     return parse_tree(read_bytes(path), path)
 
 
 def parse_tree(data: bytes, path: Path) -> tuple[Any, dict[str, Any]]:
-    """The tree and the JSON in the bytes of a file; `path` is for messages."""
+    """Return the tree and the additional JSON in the bytes of a file. `path` is used in error messages."""
     try:
         length = int.from_bytes(data[:8], "little")
         if length > MAX_HEADER:
-            raise ValueError("a giant header")
+            raise ValueError("the header is too large")
         header = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["rpsp"])
         if not isinstance(header, dict):
-            raise TypeError("no description")
+            raise TypeError("there is no description")
         arrays = load(data)
     except (ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
-        raise FileFormatError(f"{path}: is not an rpsp model file, or is cut off; save the model again.") from error
+        raise FileFormatError(f"{path}: is not an rpsp model file, or is truncated; save the model again.") from error
     if header.get("format") not in READABLE_FORMATS:
         raise FileFormatError(
             f"{path}: has format {header.get('format')!r}, this version of rpsp reads formats "
@@ -186,7 +204,7 @@ def parse_tree(data: bytes, path: Path) -> tuple[Any, dict[str, Any]]:
         return rebuild(upgrade(header["tree"], header["format"]), arrays), dict(header["extra"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FileFormatError(
-            f"{path}: describes something that this version of rpsp does not know ({error}); save it again."
+            f"{path}: contains something that this version of rpsp does not know ({error}); save it again."
         ) from error
 
 
@@ -197,15 +215,22 @@ def format_of(data: bytes) -> int:
 
 
 def check_fit(filter: Any, observations: Any, action: int | None, policy: Any = None) -> None:
-    """Trace one update, one prediction and one choice: what a file holds must fit together to get any further.
+    """Check that the parts of a file fit together, by tracing one update, one prediction and one action.
 
-    `observations` is their Scaling or OneHot; the size of an action, unless given, is what the policy says.
+    Args:
+        filter: the filter.
+        observations: the Scaling or OneHot of the observations.
+        action: the dimension of an action. None: the dimension of the policy's actions.
+        policy: the policy, if there is one.
+
+    Raises:
+        ValueError: if the parts do not fit together.
     """
     try:
         q = jax.eval_shape(filter.init)
         size = encoded_size(observations)
         if len(q.shape) != 1 or max(q.shape[0], size) > MAX_SIZE:
-            raise ValueError(f"a state of shape {q.shape} and observations of {size} numbers")
+            raise ValueError(f"the state has shape {q.shape}, and observations have {size} dimensions")
         o, a = (jax.ShapeDtypeStruct((n or 0,), np.float32) for n in (size, action))
         if policy is not None:
             chosen = jax.eval_shape(lambda q: policy(q).sample(policy(q).mode()), q)
@@ -213,7 +238,7 @@ def check_fit(filter: Any, observations: Any, action: int | None, policy: Any = 
             _same_shape("an action", chosen, a)
         _same_shape("an updated state", jax.eval_shape(filter.update, q, a, o), q)
         _same_shape("a prediction", jax.eval_shape(filter.predict, q, a), o)
-    except Exception as error:  # whatever comes of values that anyone may have written
+    except Exception as error:  # values from an untrusted file can raise anything
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(f"its parts do not fit together: {why}") from error
 
@@ -224,12 +249,12 @@ def _same_shape(what: str, found: Any, expected: Any) -> None:
 
 
 def encoded_size(encoding: Scaling | OneHot) -> int:
-    """How many numbers an encoded observation or action has."""
+    """Return the dimension of an encoded observation or action."""
     return encoding.size if isinstance(encoding, OneHot) else len(encoding.mean)
 
 
 def digest(arrays: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 over names, types, shapes and bytes of all arrays, in order of name."""
+    """Return the SHA-256 of the names, types, shapes and bytes of all arrays, sorted by name."""
     total = hashlib.sha256()
     for name in sorted(arrays):
         array = np.asarray(arrays[name], order="C")

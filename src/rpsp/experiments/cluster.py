@@ -1,7 +1,8 @@
-"""The same jobs on a Ray cluster: every run a task of one core, its files sent to the driver's directory as it goes.
+"""Execute jobs on a Ray cluster. Every run is a task with one core.
 
-A node works in a directory of its own, so none needs to be shared; what it has done is sent after an iteration, at most
-every few seconds. A run whose node dies is given to another with what was sent last, and goes on from that checkpoint.
+A node works in a temporary directory, so no shared file system is needed. It sends new files to the driver every
+`EVERY` seconds at most, and the driver writes them into its run directory. If a node dies, its run is given to another
+node, which continues from the last checkpoint that was sent.
 """
 
 from __future__ import annotations
@@ -23,60 +24,79 @@ from rpsp.data.files import write_bytes
 from rpsp.errors import RpspError, UsageError
 from rpsp.experiments.config import TrainConfig
 from rpsp.experiments.files import write_json
-from rpsp.experiments.pool import Beat, Job, Worker, begin, held, settle
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.versions import versions
+from rpsp.experiments.workers import Beat, Job, Worker, begin, is_locked, settle
 
 CHECKPOINTS = "checkpoints/"
 EVERY = 10.0
-"""Seconds between two parcels, at least."""
+"""Minimum number of seconds between two parcels."""
 LOSSES = 3
-"""A run that loses so many nodes in a row without finishing an iteration is given up."""
+"""A run fails if so many nodes in a row die before they send a checkpoint."""
 STALE = 3600.0
-"""Seconds after which a directory in which nothing is at work was left by a task that was killed."""
+"""Age in seconds after which an unlocked temporary directory is removed. A killed task has left it."""
 AHEAD = 500
-"""Tasks that are handed to Ray at a time: more than there are cores, so that a cluster that can grow does."""
+"""Number of tasks submitted to Ray at a time. It exceeds the number of cores, so that an autoscaling cluster grows."""
 
 
 class Parcel(NamedTuple):
-    """What has changed in a run directory since the last parcel."""
+    """The changes of a run directory since the last parcel."""
 
     files: dict[str, bytes]
+    """Content of new and changed files, by path."""
     checkpoints: list[int]
-    """All that there are now; others may go."""
+    """All checkpoints that exist now. The receiver removes others."""
     code: int | None = None
-    """With which the process ended; None while it is at work."""
+    """Exit code of the process; None while it is running."""
     said: str = ""
-    """What it printed, once it has ended."""
+    """Output of the process, after it has ended."""
     lost: bool = False
-    """Whether the node died under it."""
+    """Whether the node died."""
 
 
 def connect(address: str | None) -> int:
-    """Join a cluster; how many cores it has now."""
+    """Connect to a Ray cluster.
+
+    Args:
+        address: address of the cluster. None: the cluster that this machine belongs to.
+
+    Returns:
+        The number of cores that the cluster has now.
+
+    Raises:
+        UsageError: if Ray is not installed, or no cluster answers.
+    """
     try:
-        import ray
+        import ray  # optional extra
     except ImportError as error:
-        raise UsageError("backend: ray is not installed; `pip install rpsp[ray]`.") from error
-    before = signal.getsignal(signal.SIGTERM)  # Ray puts one of its own there
+        raise UsageError("backend: ray is not installed; run `pip install rpsp[ray]`.") from error
+    before = signal.getsignal(signal.SIGTERM)  # Ray replaces the handler
     try:
-        if address is not None and ":" in address:  # Ray itself would try for long, and print a line for every time
+        if address is not None and ":" in address:  # Ray itself would retry for a long time and print many lines
             host, _, port = address.rpartition(":")
             socket.create_connection((host, int(port)), timeout=10).close()
         ray.init(address=address or "auto", log_to_driver=False, logging_level=logging.ERROR, ignore_reinit_error=True)
-    except Exception as error:  # Ray's are many
+    except Exception as error:  # Ray raises many types
         where = "on this machine" if address is None else f"at {address!r}"
         raise UsageError(
-            f"address: no Ray cluster answers {where} ({_last_line(error).rstrip('.')}); start one with `ray start --head`, "
-            "name it, or set RAY_AUTH_MODE and RAY_AUTH_TOKEN as it was started with."
+            f"address: no Ray cluster answers {where} ({_last_line(error).rstrip('.')}); start one with `ray start "
+            "--head`, give its address, or set RAY_AUTH_MODE and RAY_AUTH_TOKEN to the values it was started with."
         ) from error
     signal.signal(signal.SIGTERM, before)
     return int(ray.cluster_resources().get("CPU", 0))
 
 
 def run_there(jobs: Sequence[Job], workers: int | None = None) -> Generator[Beat, None, None]:
-    """Do these runs, all that the cluster has cores for or so many at a time. Closing the iterator stops them."""
-    import ray
+    """Run jobs on the cluster that `connect` joined.
+
+    Args:
+        jobs: the runs to train.
+        workers: maximum number of runs at the same time. Default: as many as the cluster has cores.
+
+    Yields:
+        A `Beat` about every 0.1 seconds. Closing the iterator stops the runs.
+    """
+    import ray  # optional extra
 
     task: Any = ray.remote(num_cpus=1, max_retries=0)(_train)
     waiting, losses = deque(jobs), dict.fromkeys((job.name for job in jobs), 0)
@@ -92,7 +112,7 @@ def run_there(jobs: Sequence[Job], workers: int | None = None) -> Generator[Beat
                 )
                 handed[stream] = job
             ended = []
-            time.sleep(0.1)  # and not in `wait`, which takes every signal for Ctrl-C
+            time.sleep(0.1)  # not in `ray.wait`, which treats every signal as Ctrl-C
             for stream in ray.wait(list(handed), num_returns=len(handed), timeout=0)[0]:
                 job, parcel = handed[stream], _receive(stream)
                 at_work.add(stream)
@@ -113,23 +133,30 @@ def run_there(jobs: Sequence[Job], workers: int | None = None) -> Generator[Beat
 
 
 def _receive(stream: Any) -> Parcel:
-    """The next parcel; where none comes, one that says why."""
-    import ray
-    from ray.exceptions import RayError, RayTaskError
+    """Return the next parcel, or a parcel with the reason of the failure."""
+    import ray  # optional extra
+    from ray.exceptions import RayError, RayTaskError  # optional extra
 
     try:
         return ray.get(next(stream))  # pyright: ignore[reportReturnType]
-    except (RayTaskError, StopIteration) as error:  # a mistake, which would come again
+    except (RayTaskError, StopIteration) as error:  # an exception in the task, which would happen again
         return Parcel({}, [], RpspError.exit_code, f"rpsp: {_last_line(error)}")
     except RayError as error:
-        said = f"rpsp: the node it was on died, {LOSSES} times in a row ({_last_line(error)})."
+        said = f"rpsp: its node died, {LOSSES} times in a row ({_last_line(error)})."
         return Parcel({}, [], RpspError.exit_code, said, lost=True)
 
 
 def _train(place: str, config: TrainConfig, given: Parcel, every: float) -> Generator[Parcel, None, None]:
-    """On a node: go on with a run from what is given, and send what changes."""
+    """Continue a run on a node of the cluster, and yield the changes of its directory.
+
+    Args:
+        place: the run directory on the driver.
+        config: the configuration of the run.
+        given: the content of the run directory.
+        every: minimum number of seconds between two parcels.
+    """
     for left in Path(tempfile.gettempdir()).glob("rpsp-run-*"):
-        if left.stat().st_mtime < time.time() - STALE and not held(left / "run"):
+        if left.stat().st_mtime < time.time() - STALE and not is_locked(left / "run"):
             shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="rpsp-run-") as folder:
         directory = Path(folder) / "run"
@@ -137,7 +164,7 @@ def _train(place: str, config: TrainConfig, given: Parcel, every: float) -> Gene
         sent: dict[str, Any] = {}
         pack(directory, sent)
         write_json(directory / "versions.json", versions())
-        yield Parcel({}, [])  # at work
+        yield Parcel({}, [])  # reports that the task is running
         worker = Worker([Job("", directory, config)])
         try:
             last = time.monotonic()
@@ -155,21 +182,26 @@ def _train(place: str, config: TrainConfig, given: Parcel, every: float) -> Gene
 
 
 def pack(directory: Path, sent: dict[str, Any]) -> Parcel:
-    """What is not in `sent` as it is now; it is added there. A process may be at work in the directory all the while."""
+    """Return the files of a run directory that have changed. A process may write to the directory at the same time.
+
+    Args:
+        directory: the run directory.
+        sent: time and size of the files in earlier parcels. It is updated.
+    """
     files: dict[str, bytes] = {}
     checkpoints = RunDirectory(directory).numbers()
     paths = []
-    for folder, within, names in os.walk(directory):  # which does not mind what vanishes
+    for folder, within, names in os.walk(directory):  # it ignores directories that vanish
         within[:] = [name for name in within if not name.startswith(".")]
         paths += [Path(folder, name) for name in names if not name.startswith(".")]
-    # Checkpoints first: by the time that metrics are read, they know of all that these have done.
+    # Read checkpoints first. Metrics are written before checkpoints, so they then contain all iterations of these.
     for name, path in sorted(((p.relative_to(directory).as_posix(), p) for p in paths), key=_checkpoints_first):
         try:
             seen = path.stat()
             if sent.get(name) != (seen.st_mtime_ns, seen.st_size):
                 files[name] = path.read_bytes()
                 sent[name] = (seen.st_mtime_ns, seen.st_size)
-        except FileNotFoundError:  # a checkpoint that was no longer needed
+        except FileNotFoundError:  # a checkpoint that was removed meanwhile
             continue
     return Parcel(files, checkpoints)
 
@@ -179,20 +211,22 @@ def _checkpoints_first(item: tuple[str, Path]) -> bool:
 
 
 def unpack(directory: Path, parcel: Parcel) -> None:
-    """Bring a run directory to where the sender's is. As in a run itself: metrics, then checkpoints, results at last."""
+    """Apply a parcel to a run directory. As in training, metrics are written first, then checkpoints, then results.
+
+    Raises:
+        RpspError: if the parcel contains a path outside the directory.
+    """
     files, checkpoints = RunDirectory(directory), defaultdict(dict)
     for name in parcel.files:
         if name.startswith("/") or ".." in name.split("/"):
-            raise RpspError(
-                f"a node sent a file named {name!r}, which would lie outside {directory}; nothing was written."
-            )
+            raise RpspError(f"a node sent a file named {name!r}, which is outside {directory}; nothing was written.")
     for name, data in parcel.files.items():
         if name.startswith(CHECKPOINTS):
             checkpoints[name.split("/")[1]][name.split("/")[2]] = data
         elif name != "results.json":
             write_bytes(directory / name, data)
     for name, parts in checkpoints.items():
-        if len(parts) == 2:  # else it was being removed as it was read
+        if len(parts) == 2:  # otherwise it was removed while it was read
             files.write_checkpoint(name, parts)
     if parcel.checkpoints:
         files.keep(parcel.checkpoints)

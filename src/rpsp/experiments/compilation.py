@@ -1,8 +1,8 @@
-"""A persistent cache of compiled programs: a command does not compile again what an earlier one has compiled.
+"""A persistent cache of compiled programs, so that a command need not compile programs of earlier commands again.
 
-It is jax's own cache, in `$XDG_CACHE_HOME/rpsp/xla` (default: `~/.cache/rpsp/xla`), and on by default. A cached program is
-the machine code that was compiled before, so results do not depend on whether a program came from the cache. Each kind of
-CPU has a directory of its own, because machines with different instruction sets may share a home directory.
+It is jax's own cache, in `$XDG_CACHE_HOME/rpsp/xla` (default: `~/.cache/rpsp/xla`), and on by default. A cached program
+is the machine code that was compiled before, so results do not depend on whether a program comes from the cache. Each
+kind of CPU has its own directory, because machines with different instruction sets may share a home directory.
 
 The cache stays off if `RPSP_COMPILATION_CACHE=off` is set, if jax has a cache directory already
 (`JAX_COMPILATION_CACHE_DIR`), or if the directory cannot be written or is open to other users.
@@ -27,23 +27,23 @@ VARIABLE = "RPSP_COMPILATION_CACHE"
 OFF = "off", "0", "no", "false"
 """Values of the environment variable that turn the cache off."""
 MAX_BYTES = 1 << 30
-"""Size of the cache; beyond it the entries that were not used for longest are removed."""
+"""Maximum size of the cache. The least recently used entries are removed first."""
 CPU_FIELDS = (
     "vendor_id", "cpu family", "model", "model name", "stepping", "flags",
     "Features", "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "isa", "uarch",
 )  # fmt: skip
-"""Lines of /proc/cpuinfo that say which instructions a CPU has (x86, ARM, RISC-V)."""
+"""Fields of /proc/cpuinfo that determine the instruction set of a CPU (x86, ARM, RISC-V)."""
 
 _decided: ContextVar[bool] = ContextVar("decided", default=False)
-"""Whether an outer call has turned the cache on or off already."""
+"""Whether an outer call has already turned the cache on or off."""
 
 
 @contextmanager
 def compilation_cached(wanted: bool = True) -> Iterator[None]:
-    """Use the persistent cache inside this context, and restore jax's settings afterwards. Also a decorator.
+    """Use the persistent cache inside this context, and restore jax's settings afterwards. Also usable as a decorator.
 
     Args:
-        wanted: False turns the cache off, for all calls inside as well.
+        wanted: False turns the cache off, also for nested calls.
     """
     outermost = not _decided.get()
     token = _decided.set(True)
@@ -52,7 +52,7 @@ def compilation_cached(wanted: bool = True) -> Iterator[None]:
     try:
         if directory is not None:
             _prune(directory.parent)
-            # A full disk or a damaged entry only means that a program is compiled again.
+            # If the disk is full or an entry is damaged, the program is compiled again.
             warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
             _configure(dict(zip(SETTINGS, (str(directory), 0.0), strict=True)))
         yield
@@ -63,7 +63,7 @@ def compilation_cached(wanted: bool = True) -> Iterator[None]:
 
 
 SETTINGS = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
-"""The settings of jax that are changed: where, and how long a program must compile to be kept (0: keep all)."""
+"""Settings of jax that are changed: the directory, and the minimum compile time of cached programs (0: cache all)."""
 
 
 def _configure(settings: dict[str, object]) -> None:
@@ -73,7 +73,7 @@ def _configure(settings: dict[str, object]) -> None:
 
 
 def _free() -> bool:
-    """Whether neither the user nor the program has decided about jax's cache."""
+    """Return whether neither the user nor the program has configured jax's cache."""
     off = os.environ.get(VARIABLE, "").strip().lower() in OFF
     names = "jax_enable_compilation_cache", "jax_compilation_cache_dir"
     enabled, directory = (getattr(jax.config, name) for name in names)
@@ -81,9 +81,12 @@ def _free() -> bool:
 
 
 def cache_directory() -> Path | None:
-    """The directory for programs of this machine's kind, created if necessary; None if it cannot be used safely.
+    """Return the cache directory for this kind of CPU, and create it if necessary.
 
-    Programs in it are executed, so it must belong to this user and be writable by nobody else.
+    The programs in it are executed, so it must belong to this user, and nobody else may write to it.
+
+    Returns:
+        The directory, or None if it cannot be used safely.
     """
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME", ""))
@@ -100,7 +103,7 @@ def cache_directory() -> Path | None:
 
 
 def _machine() -> str:
-    """A short hash of the CPU's model and instruction set, where they are known, otherwise of the machine's name."""
+    """Return a short hash of the CPU's model and instruction set, or of the machine's name if these are unknown."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         known = {line for line in lines if line.partition(":")[0].strip() in CPU_FIELDS}
@@ -111,7 +114,7 @@ def _machine() -> str:
 
 
 def _prune(root: Path) -> None:
-    """Remove the files that were not used for longest until the rest fits into MAX_BYTES."""
+    """Remove the least recently used files until the rest fits into MAX_BYTES."""
     with suppress(OSError):
         found = [(path, path.stat()) for path in root.rglob("*") if path.is_file()]
         excess = sum(status.st_size for _, status in found) - MAX_BYTES

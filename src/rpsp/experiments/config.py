@@ -1,4 +1,8 @@
-"""Settings of the commands: frozen dataclasses, one docstring per field. Flags and configuration share these names."""
+"""Settings of all commands, as frozen dataclasses.
+
+The field names are the names of the flags and of the entries in configuration files. The docstring of a field is its
+help text. A line break in it is a line break in `--help`.
+"""
 
 from __future__ import annotations
 
@@ -19,73 +23,74 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from rpsp.envs.tasks import TASKS
 from rpsp.errors import UsageError
 from rpsp.experiments.methods import METHODS, Method, MethodSettings
 
 
 @dataclass(frozen=True)
 class Sensors:
-    """What the agent gets to see of an environment, and how badly."""
+    """Which observations the agent gets, and their noise and delay."""
 
     observe: str | None = None
-    """positions, all, or indices such as 0,1,2. The paper's four tasks know theirs; elsewhere everything is seen."""
+    """What the agent sees: positions, all, or indices as 0,1,2. Default: positions on the paper's tasks, else all."""
     obs_noise: float = 0.0
-    """Standard deviation of Gaussian noise on every reading."""
+    """Standard deviation of Gaussian noise added to every observation."""
     relative_noise: float = 0.0
-    """The same in units of each reading's own standard deviation under random actions."""
+    """Noise as a multiple of each observation's standard deviation under random actions. Excludes --obs-noise."""
     obs_latency: int = 0
-    """Steps by which readings come late."""
+    """Delay of observations, in steps."""
     act_latency: int = 0
-    """Steps by which actions take effect late."""
+    """Delay of actions, in steps."""
     dropout: float = 0.0
-    """Probability that a reading is lost and the last one repeats."""
+    """Probability that an observation is lost and the previous one is repeated."""
 
 
 @dataclass(frozen=True)
 class FitConfig:
-    """Fit a predictive-state model to an environment's exploration or to recorded episodes, and say how good it is."""
+    """Fit a predictive-state model to recorded episodes or to random exploration, and report its prediction errors."""
 
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV|DATA")]
-    """A Gymnasium id (also module:Env-v0), an .npz recording, or minari:ID."""
+    """A Gymnasium id (Env-v0 or module:Env-v0), an .npz file of episodes, or minari:ID."""
     kind: Literal["inference", "kernel-bayes", "gru", "tabular"] = "inference"
-    """inference (ours), kernel-bayes (the paper's), gru, or tabular (symbols)."""
+    """Kind of filter: inference (ours), kernel-bayes (the paper's), gru, or tabular (for discrete data)."""
     sensors: tyro.conf.OmitArgPrefixes[Sensors] = Sensors()
     samples: int = 10_000
-    """Steps of exploration with random actions (environments only)."""
+    """Length of the exploration with random actions, in steps. For environments only."""
     seed: int = 0
-    """Of exploration, features and splits."""
+    """Seed of exploration, random features and the held-out split."""
     past: int | None = None
-    """Steps of history; the kind's default if not given."""
+    """Length of the history that the state is regressed on, in steps. Default: depends on --kind."""
     future: int | None = None
-    """Steps of future that a state predicts; the kind's default if not given."""
+    """Length of the future that the state predicts, in steps. Default: depends on --kind."""
     dimension: int | None = None
-    """Coordinates of the state; the kind's default if not given."""
+    """Dimension of the state. Default: depends on --kind."""
     epochs: int | None = None
-    """Epochs of refinement by backpropagation through time; the kind's default if not given."""
+    """Number of refinement epochs (backpropagation through time). Default: depends on --kind."""
     out: str | None = None
-    """The run directory; without it one is named under runs/."""
+    """Run directory. Default: runs/SOURCE__fit-KIND__SEED__TIME."""
     inspect: bool = False
-    """Draw the figures of `rpsp inspect` as well."""
+    """Also draw the figures of `rpsp inspect`."""
     compilation_cache: bool = True
-    """Keep compiled programs in ~/.cache/rpsp/xla for later commands."""
+    """Cache compiled programs in ~/.cache/rpsp/xla for later commands."""
     json: bool = False
-    """Print one JSON object as the last line."""
+    """Print the results as one JSON object on the last line."""
     quiet: bool = False
-    """Print nothing but errors (and the JSON object, if asked for)."""
+    """Print errors only (and the JSON object with --json)."""
 
 
 @dataclass(frozen=True)
 class InspectConfig:
-    """Draw what the belief of a fitted model knows: its forecasts, its errors, what its coordinates mean."""
+    """Draw figures of a fitted model: forecasts, prediction errors, and the meaning of the state's coordinates."""
 
     directory: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
     """A run directory of `rpsp fit`."""
     horizon: int = 10
-    """Steps that the forecasts reach ahead."""
+    """Length of the forecasts, in steps."""
     json: bool = False
-    """Print one JSON object as the last line."""
+    """Print the results as one JSON object on the last line."""
     quiet: bool = False
-    """Print nothing but errors (and the JSON object, if asked for)."""
+    """Print errors only (and the JSON object with --json)."""
 
 
 DEFAULTS = METHODS["rpsi-trpo"].settings()
@@ -93,197 +98,201 @@ DEFAULTS = METHODS["rpsi-trpo"].settings()
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Train an agent: explore, fit its belief, then act and update until the iterations are done."""
+    """Train an agent: explore with random actions, fit a filter, then act and update for a number of iterations."""
 
     env: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")] = None
-    """A Gymnasium id (also module:Env-v0); may stand in the configuration file instead."""
+    """A Gymnasium id (Env-v0 or module:Env-v0). Can be given in the --config file instead."""
     method: str = "rpsi-trpo"
-    """A row of `rpsp methods`, or your own as package.module:row."""
+    """A name from `rpsp methods`, or your own method as package.module:attribute."""
     sensors: tyro.conf.OmitArgPrefixes[Sensors] = Sensors()
     seed: int = 0
-    """The root of all randomness."""
+    """Seed of all random numbers."""
     seeds: int = 1
-    """Train so many seeds, from `seed` on, one process a core, on a GPU as one program; each has a directory under --out."""
+    """Number of seeds to train, starting at --seed. Each run gets its own directory under --out."""
     iterations: int | None = None
-    """Iterations of acting and updating; the paper's in its tasks, elsewhere 100, of as many steps in all where a
-    method's are shorter; 300 off-policy."""
+    """Number of iterations. Default: the paper's value on its tasks, otherwise 100 (SAC: 300).
+    Methods with shorter iterations get proportionally more."""
     samples: int | None = None
-    """Environment steps an iteration, at least; the paper's in its tasks, elsewhere ten episodes' worth, 2000 to 10000;
-    PPO at most 4000 and off-policy 1000, or one episode's worth."""
+    """Minimum number of environment steps per iteration. Must be at least one episode.
+    Default: the paper's value on its tasks, otherwise ten episodes, but 2000 to 10000 steps.
+    PPO: at most 4000. SAC: at most 1000."""
     exploration_episodes: int | None = None
-    """Random episodes at the start; the paper's in its tasks."""
+    """Number of random episodes before training. Default: the paper's value on its tasks, except for SAC."""
     exploration_samples: int | None = None
-    """Or random steps at the start, at least; 20000 elsewhere, 10000 off-policy, though 10 to 100 episodes' worth."""
+    """Minimum number of random steps before training. Excludes --exploration-episodes.
+    Default: 20000 (SAC: 10000), but between 10 and 100 episodes. On the paper's tasks only SAC uses it."""
     max_episode_steps: int | None = None
-    """When an episode is cut off; the paper's limit in its tasks, elsewhere the environment's own."""
+    """Maximum length of an episode, in steps. Default: the paper's value on its tasks, else the environment's limit."""
     num_envs: int | None = None
-    """Environments that are stepped together; unless given, what fills a batch with one full episode each, at most 100."""
+    """Number of environments that are stepped in parallel. Default: --samples / --max-episode-steps, at most 100."""
     settings: tyro.conf.OmitArgPrefixes[MethodSettings] = DEFAULTS
     device: Literal["auto", "cpu", "gpu"] = "auto"
-    """Where updates are computed; acting is on the CPU. auto: a GPU, if there is one and the method's updates gain by it."""
+    """Device of the updates. Acting always runs on the CPU. auto: a GPU if there is one and it is faster."""
     threads: int | None = None
-    """Threads that step the physics; every core unless given."""
+    """Number of threads that step the physics. Default: one for each core."""
     step_timeout: float = 25.0
-    """Seconds that environments may take over a step or a reset before they are given up as hanging; 0: any number."""
+    """Time limit of one environment step or reset, in seconds. 0: no limit."""
     out: str | None = None
-    """The run directory; without it one is named under runs/."""
+    """Run directory. Default: runs/ENV__METHOD__SEED__TIME."""
     config: str | None = None
-    """A TOML file of these settings; flags go before it."""
+    """TOML file of these settings. Flags take precedence over the file."""
     plugin: str | None = None
-    """A module to import first (several: a,b): one that registers environments or makes classes readable."""
+    """Modules to import first, as a,b: those that register environments, or classes that checkpoints contain."""
     tensorboard: bool = False
-    """Write TensorBoard's files as well (extra `tensorboard`)."""
+    """Also write TensorBoard files (extra `tensorboard`)."""
     compilation_cache: bool = True
-    """Keep compiled programs in ~/.cache/rpsp/xla for later commands."""
+    """Cache compiled programs in ~/.cache/rpsp/xla for later commands."""
     json: bool = False
-    """Print one JSON object as the last line."""
+    """Print the results as one JSON object on the last line."""
     quiet: bool = False
-    """Print nothing but errors (and the JSON object, if asked for)."""
+    """Print errors only (and the JSON object with --json)."""
 
 
 @dataclass(frozen=True)
 class ResumeConfig:
-    """Go on with a run that was interrupted, bit for bit, from its last good checkpoint."""
+    """Resume a run from its last undamaged checkpoint. Results are bit-for-bit those of an uninterrupted run."""
 
     directories: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
-    """A run directory of `rpsp train`; or several of the same task and length, which are then trained together."""
+    """A run directory of `rpsp train`. Several directories of the same task and length are trained together."""
     iterations: int | None = None
-    """Go on to so many iterations in all, instead of those that were asked for at first."""
+    """Total number of iterations, including those already done. Default: the number given when the run was started."""
     plugin: str | None = None
-    """A module to import first (several: a,b): one that registers environments or makes classes readable."""
+    """Modules to import first, as a,b: those that register environments, or classes that checkpoints contain."""
     compilation_cache: bool = True
-    """Keep compiled programs in ~/.cache/rpsp/xla for later commands."""
+    """Cache compiled programs in ~/.cache/rpsp/xla for later commands."""
     json: bool = False
-    """Print one JSON object as the last line."""
+    """Print the results as one JSON object on the last line."""
     quiet: bool = False
-    """Print nothing but errors (and the JSON object, if asked for)."""
+    """Print errors only (and the JSON object with --json)."""
 
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """Play episodes with a trained agent and say how well it does."""
+    """Evaluate a trained agent: play episodes and report their returns."""
 
     directory: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
     """A run directory of `rpsp train`."""
     episodes: int = 10
-    """How many."""
+    """Number of episodes."""
     checkpoint: str = "last"
-    """last, best, or a number of iterations."""
+    """Checkpoint to load: last, best, or a number of iterations."""
     stochastic: bool = False
-    """Draw actions as in training instead of doing the most probable one."""
+    """Sample actions as in training instead of taking the most probable action."""
     seed: int = 0
-    """Of the episodes: other than in training, whatever it is."""
+    """Seed of the episodes. They differ from the training episodes for every value."""
     plugin: str | None = None
-    """A module to import first (several: a,b): one that registers environments or makes classes readable."""
+    """Modules to import first, as a,b: those that register environments, or classes that checkpoints contain."""
     json: bool = False
-    """Print one JSON object as the last line."""
+    """Print the results as one JSON object on the last line."""
     quiet: bool = False
-    """Print nothing but errors (and the JSON object, if asked for)."""
+    """Print errors only (and the JSON object with --json)."""
 
 
 @dataclass(frozen=True)
 class WatchConfig:
-    """Render an episode of a trained agent beside what its belief predicts, as a video."""
+    """Render a video of an episode of a trained agent, together with the predictions of its filter."""
 
     directory: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
     """A run directory of `rpsp train`."""
     checkpoint: str = "last"
-    """last, best, or a number of iterations."""
+    """Checkpoint to load: last, best, or a number of iterations."""
     seed: int = 0
-    """Of the episode."""
+    """Seed of the episode."""
     steps: int = 500
-    """At most so many steps are shown."""
+    """Maximum length of the video, in steps."""
     format: Literal["mp4", "gif"] = "mp4"
-    """Of the video."""
+    """Format of the video."""
     plugin: str | None = None
-    """A module to import first (several: a,b): one that registers environments or makes classes readable."""
+    """Modules to import first, as a,b: those that register environments, or classes that checkpoints contain."""
     json: bool = False
-    """Print one JSON object as the last line."""
+    """Print the results as one JSON object on the last line."""
     quiet: bool = False
-    """Print nothing but errors (and the JSON object, if asked for)."""
+    """Print errors only (and the JSON object with --json)."""
 
 
 @dataclass(frozen=True)
 class ExportConfig:
-    """Write the acting policy for use without jax: its numbers, and a script that acts with numpy alone."""
+    """Export a trained policy for use without jax: its weights, and a script that needs only numpy."""
 
     directory: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
     """A run directory of `rpsp train`."""
     checkpoint: str = "last"
-    """last, best, or a number of iterations."""
+    """Checkpoint to load: last, best, or a number of iterations."""
     out: str | None = None
-    """Where to; the run directory's export/ unless given."""
+    """Output directory. Default: export/ in the run directory."""
     onnx: bool = False
-    """Also write policy.onnx, a graph of one step (extra `onnx`; not of kernel Bayes, which solves a linear system)."""
+    """Also write policy.onnx, a graph of one step (extra `onnx`).
+    Not available for kernel-Bayes filters, which solve a linear system."""
     plugin: str | None = None
-    """A module to import first (several: a,b): one that registers environments or makes classes readable."""
+    """Modules to import first, as a,b: those that register environments, or classes that checkpoints contain."""
     json: bool = False
-    """Print one JSON object as the last line."""
+    """Print the results as one JSON object on the last line."""
     quiet: bool = False
-    """Print nothing but errors (and the JSON object, if asked for)."""
+    """Print errors only (and the JSON object with --json)."""
 
 
 @dataclass(frozen=True)
 class SweepConfig:
-    """Train every run of a sweep: what is missing and what was interrupted; what is finished is left alone."""
+    """Train all runs of a sweep. Interrupted runs are resumed, finished runs are skipped."""
 
     file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
-    """A TOML file of tasks, methods, seeds and settings."""
+    """TOML file of tasks, methods, seeds and settings."""
     out: str | None = None
-    """The directory of all runs; unless given, runs/ and the file's name."""
+    """Directory of all runs. Default: runs/NAME, after the name of the file."""
     dry_run: bool = False
-    """Only say how many runs there are, and how long they will take."""
+    """Only print the number of runs and the expected duration."""
     jobs: int | None = None
-    """Runs at a time; one a core unless given."""
+    """Number of runs to train at the same time. Default: one for each core."""
     backend: Literal["local", "ray"] = "local"
-    """local: processes of this machine; ray: a cluster that Ray was started on (extra `ray`)."""
+    """local: processes on this machine. ray: a running Ray cluster (extra `ray`)."""
     address: str | None = None
-    """Of the Ray cluster, as in 10.0.0.1:6379; the one that this machine belongs to unless given."""
+    """Address of the Ray cluster, such as 10.0.0.1:6379. Default: the cluster that this machine belongs to."""
     json: bool = False
-    """Print one JSON object as the last line."""
+    """Print the results as one JSON object on the last line."""
     quiet: bool = False
-    """Print nothing but errors (and the JSON object, if asked for)."""
+    """Print errors only (and the JSON object with --json)."""
 
 
 @dataclass(frozen=True)
 class PaperConfig:
-    """Do the paper's experiments, whole or in part; draw figures and tables of whatever is finished."""
+    """Run the paper's experiments, and draw figures and tables of the finished runs."""
 
     figures: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FIGURE")] = ()
-    """By name, or all (the paper's own); without one they are listed: what is done, what is left, how long it will take."""
+    """Names of experiments, or all (the paper's own). Default: list all experiments, their progress and time left."""
     seeds: int = 10
-    """Of every method; the paper has 10."""
+    """Number of seeds of every method. The paper uses 10."""
     scale: float = 1.0
-    """The fraction of the paper's iterations to do; more can be done later. Marked on every figure."""
+    """Fraction of the paper's iterations to run, marked on every figure. A later run with a larger value continues."""
     select: bool = False
-    """Run all candidates for a curve, as the paper does (d, step sizes, windows, units), and show the best."""
+    """Run all candidates of a curve (dimensions, step sizes, windows, units) and show the best, as the paper does."""
     draw: bool = False
-    """Run nothing, only draw."""
+    """Only draw, run nothing."""
     out: str = "runs/paper"
-    """The directory of all runs; figures/ and tables/ go there too."""
+    """Directory of all runs, with figures/ and tables/."""
     results: str | None = None
-    """Keep a small file of every finished run in this directory, and draw from those; what is there is not done again."""
+    """Directory of small result files. Finished runs are added, figures are drawn from it, runs in it are skipped."""
     page: str | None = None
-    """Write a Markdown page of all results there are, with the verdict on every claim; its figures go beside it. Alone, with
-    no experiment named, nothing is run. Results count that did what was asked of them, or --scale."""
+    """Write a Markdown page of all results, with a verdict on every claim, and its figures next to it.
+    Includes runs that finished their iterations, or --scale of the paper's. Without FIGURE, nothing is run."""
     readme: str | None = None
-    """With --page: show the four tasks at a glance in this file too, between <!-- glance --> and <!-- /glance -->."""
+    """With --page: also write the overview of the four tasks into this file,
+    between <!-- glance --> and <!-- /glance -->."""
     list: bool = False
-    """List the experiments, and do nothing else."""
+    """Only list the experiments."""
     dry_run: bool = False
-    """Only say how many runs there are, and how long they will take."""
+    """Only print the number of runs and the expected duration."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
-    """Where updates are computed; on gpu all runs of a method on a task go together."""
+    """Device of the updates. gpu: all runs of a method on a task are trained together."""
     jobs: int | None = None
-    """Runs at a time; one a core unless given."""
+    """Number of runs to train at the same time. Default: one for each core."""
     backend: Literal["local", "ray"] = "local"
-    """local: processes of this machine; ray: a cluster that Ray was started on (extra `ray`)."""
+    """local: processes on this machine. ray: a running Ray cluster (extra `ray`)."""
     address: str | None = None
-    """Of the Ray cluster, as in 10.0.0.1:6379; the one that this machine belongs to unless given."""
+    """Address of the Ray cluster, such as 10.0.0.1:6379. Default: the cluster that this machine belongs to."""
     json: bool = False
-    """Print one JSON object as the last line."""
+    """Print the results as one JSON object on the last line."""
     quiet: bool = False
-    """Print nothing but errors (and the JSON object, if asked for)."""
+    """Print errors only (and the JSON object with --json)."""
 
 
 @dataclass(frozen=True)
@@ -291,68 +300,68 @@ class MethodsConfig:
     """List the methods that can be trained."""
 
     json: bool = False
-    """Print one JSON object as the last line."""
+    """Print the results as one JSON object on the last line."""
 
 
 @dataclass(frozen=True)
 class DoctorConfig:
-    """Say what this machine has: versions, devices, rendering, extras."""
+    """Check this machine: versions, devices, rendering and optional packages."""
 
     json: bool = False
-    """Print one JSON object as the last line."""
+    """Print the results as one JSON object on the last line."""
 
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """Write one HTML page about runs, finished or not: what they came to, curves, failures, settings, versions.
+    """Write an HTML report of runs, finished or not: results, learning curves, failures, settings and versions.
 
-    Of one run, or of a few, it also shows what the belief expects.
+    For a single run or a few runs, it also shows the predictions of the filter.
     """
 
     directories: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
-    """Run directories, directories that hold them at any depth, as of a sweep, or result files."""
+    """Run directories, directories that contain them at any depth (such as a sweep), or result files."""
     out: str | None = None
-    """The page; unless given, report.html in the run directory, or in the one that holds them all."""
+    """Path of the page. Default: report.html in the run directory, or in the directory that contains all runs."""
     watch: bool = False
-    """Write the page again and again while the runs go on, until all have ended; it loads itself again."""
+    """Update the page until all runs have ended. The page reloads itself."""
     every: float = 5.0
-    """Seconds between two writings, with --watch."""
+    """Time between two updates with --watch, in seconds."""
     plugin: str | None = None
-    """A module to import first (several: a,b): one that registers environments or makes classes readable."""
+    """Modules to import first, as a,b: those that register environments, or classes that checkpoints contain."""
     json: bool = False
-    """Print one JSON object as the last line."""
+    """Print the results as one JSON object on the last line."""
     quiet: bool = False
-    """Print nothing but errors (and the JSON object, if asked for)."""
+    """Print errors only (and the JSON object with --json)."""
 
 
 @dataclass(frozen=True)
 class CompareConfig:
-    """Compare methods by the results of their runs, task by task: tables, tests, figures. Runs may be unfinished."""
+    """Compare methods on each task by tables, statistical tests and figures. Runs may be unfinished."""
 
     directories: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
-    """Run directories, directories that hold them at any depth, or result files."""
+    """Run directories, directories that contain them at any depth, or result files."""
     metric: Literal["auc", "final"] = "auc"
-    """What is tested: the area under the curve, or the return of the last ten iterations."""
+    """Metric of the tests. auc: area under the learning curve. final: mean return of the last ten iterations."""
     against: str | None = None
-    """The method that the others are tested against; unless given, the one of the largest area under the curve."""
+    """Method that the others are tested against. Default: the method with the largest area under the curve."""
     threshold: float | None = None
-    """Say how many environment steps it takes to reach this mean return."""
+    """Report the number of environment steps until the mean return reaches this value."""
     smooth: int = 1
-    """Hold the mean over so many iterations against the threshold."""
+    """Number of iterations to average over before comparing with --threshold."""
     select: bool = False
-    """Of the variants of a method keep the one of the largest area under the curve, as the paper does."""
+    """Keep only the variant of each method with the largest area under the curve, as the paper does."""
     table: str | None = None
     """Write the comparison to this CSV file."""
     csv: str | None = None
     """Write every iteration of every run to this CSV file."""
     parquet: str | None = None
-    """… to this Parquet file (extra `parquet`)."""
+    """Write every iteration of every run to this Parquet file (extra `parquet`)."""
     figures: str | None = None
-    """Draw figures, PNG and SVG, in this directory."""
+    """Draw figures (PNG and SVG) in this directory."""
     json: bool = False
-    """Print one JSON object as the last line."""
+    """Print the results as one JSON object on the last line."""
     quiet: bool = False
-    """Print nothing but errors (and the JSON object, if asked for)."""
+    """Print errors only (and the JSON object with --json)."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -361,9 +370,14 @@ class CompareConfig:
 
 
 def configured(given: Mapping[str, Any], where: str = "") -> TrainConfig:
-    """A configuration from flat names and values; what is not given is the method's default.
+    """Return the configuration with these settings. Settings that are not given have the method's defaults.
 
-    `where` says in messages where the names come from, as in "hopper.toml: ".
+    Args:
+        given: values by flat name, with underscores or hyphens.
+        where: prefix of error messages that says where the settings come from, such as "hopper.toml: ".
+
+    Raises:
+        UsageError: if a name is unknown or a value has the wrong type.
     """
     given = {name.replace("-", "_"): value for name, value in given.items()}
     own, sensors, settings = (_hints(cls) for cls in (TrainConfig, Sensors, MethodSettings))
@@ -371,8 +385,7 @@ def configured(given: Mapping[str, Any], where: str = "") -> TrainConfig:
     del known["sensors"], known["settings"]
     check_names(given, known, where)
     if not isinstance(observe := given.get("observe"), str | None):
-        # Imported here because gymnasium and MuJoCo, which it needs, would slow every `--help` down.
-        from rpsp.envs.make import observed_indices
+        from rpsp.envs.make import observed_indices  # start-up time of --help: imports gymnasium and MuJoCo
 
         given["observe"] = ",".join(map(str, observed_indices(observe)))
     given = {name: _checked(f"{where}{name}", value, known[name]) for name, value in given.items()}
@@ -385,29 +398,29 @@ def configured(given: Mapping[str, Any], where: str = "") -> TrainConfig:
 
 
 def setting_names() -> set[str]:
-    """Every flat name that a configuration of `rpsp train` has."""
+    """Return the flat names of all settings of `rpsp train`."""
     return (field_names(TrainConfig) - {"sensors", "settings"}) | field_names(Sensors) | field_names(MethodSettings)
 
 
 def check_names(given: Collection[str], known: Collection[str], where: str = "") -> None:
-    """Every name is among those that are known; one that is not is answered with the nearest."""
+    """Raise `UsageError` if a name is not among the known ones. The message suggests the most similar name."""
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else "; `rpsp train --help` lists them all."
+            hint = f"; did you mean {near[0]!r}?" if near else "; `rpsp train --help` lists all settings."
             raise UsageError(f"{where}{name}: there is no such setting{hint}")
 
 
-MAX_TOML = 1 << 20  # bytes of a file of settings
-MAX_FLOAT = sys.float_info.max  # beyond it there are only infinity and whole numbers
+MAX_TOML = 1 << 20  # maximum size of a configuration file in bytes
+MAX_FLOAT = sys.float_info.max  # larger values are infinite, or whole numbers that no float can represent
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The settings in a TOML file."""
+    """Read the settings in a TOML file. Raises `UsageError` if it cannot be read."""
     try:
         if (size := Path(path).stat().st_size) > MAX_TOML:
             raise UsageError(
-                f"config: {str(path)!r} has {size} bytes, more than {MAX_TOML}; it is no file of settings."
+                f"config: {str(path)!r} has {size} bytes, more than {MAX_TOML}; it is not a configuration file."
             )
         with Path(path).open("rb") as file:
             return tomllib.loads(file.read(MAX_TOML).decode())
@@ -418,24 +431,34 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def usual_samples(env: str | None, method: Method | None = None, limit: int = 1000) -> int:
-    """Environment steps an iteration unless told: the paper's in its tasks, else what suits episodes of this length; of a
-    method that learns best from fewer, those, or an episode's."""
-    from rpsp.envs.tasks import TASKS
+    """Return the default number of environment steps per iteration.
 
+    This is the paper's value on its tasks, otherwise ten episodes, but 2000 to 10000 steps. A method may have a smaller
+    maximum. The result is at least one episode.
+
+    Args:
+        env: the Gymnasium id.
+        method: the method. Default: ignore the maximum of the method.
+        limit: maximum length of an episode in steps.
+    """
     task = TASKS.get(env or "")
     usual = task.batch_samples if task else max(limit, min(10_000, max(2_000, 10 * limit)))
     return usual if method is None or method.samples is None else max(limit, min(usual, method.samples))
 
 
 def find_method(name: str) -> Method:
-    """A row of the table by its name, or a user's own as `package.module:row`."""
+    """Return a method by its name in `METHODS`, or a user's own method by `package.module:attribute`.
+
+    Raises:
+        UsageError: if there is no such method, or it cannot be imported.
+    """
     if ":" in name:
         return _import_method(name)
     if name not in METHODS:
         near = difflib.get_close_matches(name.lower(), METHODS, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise UsageError(
-            f"method: {name!r} is not one of {', '.join(METHODS)}{hint}; your own is given as package.module:row."
+            f"method: {name!r} is not one of {', '.join(METHODS)}{hint}; give your own as package.module:attribute."
         )
     return METHODS[name]
 
@@ -445,36 +468,43 @@ def _import_method(name: str) -> Method:
     try:
         found = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # a user's module may raise anything
-        raise UsageError(f"method: {name!r} cannot be imported ({error}); give package.module:row.") from error
+        raise UsageError(f"method: {name!r} cannot be imported ({error}); give package.module:attribute.") from error
     if not isinstance(found, Method):
         raise UsageError(f"method: {name!r} is a {type(found).__name__}, not an rpsp.experiments.methods.Method.")
     return dataclasses.replace(found, name=name)
 
 
 def import_plugin(name: str | None) -> None:
-    """Import a user's module, or several, as in "mine.tasks,mine.methods"."""
+    """Import a user's module, or several, such as "mine.tasks,mine.methods"."""
     for module in [] if name is None else name.split(","):
         try:
             importlib.import_module(module)
         except Exception as error:  # a user's module may raise anything
-            raise UsageError(f"plugin: {module!r} cannot be imported ({error}); give a module's name.") from error
+            raise UsageError(f"plugin: {module!r} cannot be imported ({error}); give the name of a module.") from error
 
 
 def named_modules(plugin: Any, method: Any, env: Any) -> list[str]:
-    """The modules that these settings name: the plugins, and what stands before a method's or an environment's colon."""
+    """Return the modules that these settings name: plugins, and the modules of methods and environments."""
     plugins = plugin.split(",") if isinstance(plugin, str) else []
     homes = [name.partition(":")[0] for name in (method, env) if isinstance(name, str) and ":" in name]
     return list(dict.fromkeys([*plugins, *homes]))
 
 
 def plugin_flag(config: TrainConfig) -> list[str]:
-    """What a command that goes on with a run must say: no module is imported because a file names it."""
+    """Return the --plugin flag that a later command on this run needs.
+
+    A file in a run directory cannot make rpsp import a module, so the user must name the modules again.
+    """
     modules = named_modules(config.plugin, config.method, config.env)
     return ["--plugin", ",".join(modules)] if modules else []
 
 
 def check_values(config: TrainConfig) -> None:
-    """Every value fits its type: a flag may be nan, and a program may pass anything."""
+    """Check the types of all values: a flag can be NaN, and Python code can pass anything.
+
+    Raises:
+        UsageError: if a value does not have the type of its setting.
+    """
     for part in (config, config.sensors, config.settings):
         for name, hint in _hints(type(part)).items():
             if name not in ("sensors", "settings"):
@@ -487,16 +517,17 @@ def _hints(cls: type) -> Mapping[str, Any]:
 
 
 def field_names(cls: type) -> set[str]:
+    """Return the names of the fields of a dataclass."""
     return {f.name for f in dataclasses.fields(cls)}
 
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
-    """A value that fits a type, or one sentence that says why not."""
+    """Return the value converted to the type, or raise `UsageError`."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return _checked(name, value, arguments[0])
     if origin in (types.UnionType, typing.Union):
-        if type(None) in arguments and value in (None, "none"):  # TOML has no word for it
+        if type(None) in arguments and value in (None, "none"):  # TOML has no null value
             return None
         return _checked(name, value, next(a for a in arguments if a is not type(None)))
     if origin is Literal:
@@ -508,14 +539,14 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
             raise UsageError(f"{name}: {value!r} is not a list of whole numbers.")
         return tuple(_checked(name, item, arguments[0]) for item in value)
     if hint is float:
-        # numpy's own numbers are compared as Python's: a float32 would turn the bounds into infinities.
+        # Convert numpy scalars first: comparing a float32 with the bounds would turn the bounds into infinity.
         plain = float(value) if isinstance(value, numbers.Real) and not isinstance(value, int) else value
         if isinstance(plain, int | float) and not isinstance(plain, bool) and -MAX_FLOAT <= plain <= MAX_FLOAT:
             return float(plain)
     elif hint is int:
-        if isinstance(value, numbers.Integral) and not isinstance(value, bool):  # numpy's are such, too
+        if isinstance(value, numbers.Integral) and not isinstance(value, bool):  # includes numpy integers
             return operator.index(value)
     elif isinstance(value, hint):
         return value
-    words = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a text"}
+    words = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a string"}
     raise UsageError(f"{name}: {value!r} is not {words.get(hint, hint)}.")

@@ -1,4 +1,4 @@
-"""What this machine has, and what it lacks, with the remedy."""
+"""The command `rpsp doctor`: check versions, devices, rendering and optional packages."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import platform
 import subprocess
 import sys
 from typing import Any
+
+import jax
 
 from rpsp.experiments.versions import extras, versions
 
@@ -22,9 +24,7 @@ print(renderer.render().shape)
 
 
 def examine() -> dict[str, dict[str, Any]]:
-    """Versions, devices, rendering and extras."""
-    import jax
-
+    """Return versions, devices, rendering and optional packages of this machine, by section."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "versions": versions(),
@@ -39,12 +39,12 @@ def examine() -> dict[str, dict[str, Any]]:
 
 
 def rendering() -> str:
-    """Whether a picture can be rendered without a screen; tried in another process, for a bad driver can end one."""
+    """Return whether MuJoCo can render without a screen. A subprocess tries it, because a bad driver can crash."""
     environment = {**os.environ, "MUJOCO_GL": os.environ.get("MUJOCO_GL", "egl")}
     try:
         tried = subprocess.run(
             [sys.executable, "-c", RENDER], env=environment, capture_output=True, text=True, timeout=60, check=False
         )
     except subprocess.TimeoutExpired:
-        return "does not answer; on Debian: apt-get install libegl1"
+        return "does not respond; on Debian: apt-get install libegl1"
     return "works" if tried.returncode == 0 else "does not work; on Debian: apt-get install libegl1"

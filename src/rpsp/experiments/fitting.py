@@ -1,4 +1,4 @@
-"""The commands `fit` and `inspect`: a predictive-state model from an environment or recordings, and its figures."""
+"""The commands `rpsp fit` and `rpsp inspect`: fit a predictive-state model, and draw its figures."""
 
 from __future__ import annotations
 
@@ -7,17 +7,33 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gymnasium.vector import AutoresetMode
+
+from rpsp.data.recordings import MINARI, load_episodes, other_format, save_episodes
+from rpsp.envs.make import make
 from rpsp.errors import FileFormatError, UsageError
+from rpsp.experiments import figures
+from rpsp.experiments.compilation import compilation_cached
 from rpsp.experiments.config import FitConfig, Sensors
 from rpsp.experiments.files import Say, free_directory, read_json, record_settings, write_json
+from rpsp.experiments.models import PredictiveStateModel
+from rpsp.training.rollouts import explore
 
 
 def fit(config: FitConfig, say: Say = lambda line: None) -> dict[str, Any]:
-    """`rpsp fit`: episodes, model, errors beside the rivals', all kept in a run directory; a summary comes back."""
-    from rpsp.data.recordings import MINARI, load_episodes, other_format, save_episodes
-    from rpsp.experiments.compilation import compilation_cached
-    from rpsp.experiments.models import PredictiveStateModel
+    """Fit a model to an environment or to recorded episodes, and write a run directory.
 
+    Args:
+        config: the settings of `rpsp fit`.
+        say: called with every progress message.
+
+    Returns:
+        The run directory, the source, the kind, and the held-out errors of the model and the baselines.
+
+    Raises:
+        UsageError: if a setting is invalid.
+        FileFormatError: if the source is a file that cannot be read.
+    """
     model = PredictiveStateModel(config.kind, seed=config.seed, **_given(config))
     recorded = config.source.startswith(MINARI) or config.source.endswith(".npz")
     if not recorded and Path(config.source).is_file():
@@ -26,7 +42,7 @@ def fit(config: FitConfig, say: Say = lambda line: None) -> dict[str, Any]:
     directory = free_directory(config.out, f"{stem}__fit-{config.kind}__s{config.seed}")
     if recorded:
         if config.sensors != Sensors():
-            raise UsageError("observe: sensors can be masked and disturbed in environments only, not in recorded data.")
+            raise UsageError("observe: settings of observations apply to environments only, not to recorded data.")
         episodes = load_episodes(config.source)
         say(f"read {_amount(episodes)} from {config.source}")
     else:
@@ -36,8 +52,8 @@ def fit(config: FitConfig, say: Say = lambda line: None) -> dict[str, Any]:
     started = time.perf_counter()
     with compilation_cached(config.compilation_cache):
         model.fit(episodes)
-    say(f"fitted {config.kind}, a state of {model.fitted.size} numbers, and its rivals: {_since(started)}")
-    # Only now, when there is something to keep, is the directory made: a mistake leaves nothing in the way.
+    say(f"fitted {config.kind} with {model.fitted.size} state dimensions, and the baselines: {_since(started)}")
+    # The directory is created only now, so that an error leaves no empty directory behind.
     record_settings(directory, config)
     save_episodes(directory / "episodes.npz", episodes)
     model.save(directory / "model.safetensors")
@@ -47,15 +63,22 @@ def fit(config: FitConfig, say: Say = lambda line: None) -> dict[str, Any]:
 
 
 def inspect(directory: Path, horizon: int = 10) -> list[Path]:
-    """`rpsp inspect`: the figures of a fitted model; their paths."""
-    from rpsp.data.recordings import load_episodes
-    from rpsp.experiments import figures
-    from rpsp.experiments.models import PredictiveStateModel
+    """Draw the figures of a fitted model.
 
+    Args:
+        directory: a run directory of `rpsp fit`.
+        horizon: length of the forecasts in steps.
+
+    Returns:
+        The paths of the figures.
+
+    Raises:
+        FileFormatError: if the directory contains no model.
+    """
     if not (directory / "model.safetensors").exists():
         raise FileFormatError(
-            f"{directory}: holds no model.safetensors; give a directory that `rpsp fit` wrote (of a trained run `rpsp "
-            "report` shows the belief)."
+            f"{directory}: contains no model.safetensors; give a directory that `rpsp fit` wrote (for a training run, "
+            "use `rpsp report`)."
         )
     model = PredictiveStateModel.load(directory / "model.safetensors")
     episodes = load_episodes(directory / "episodes.npz")
@@ -70,12 +93,7 @@ def inspect(directory: Path, horizon: int = 10) -> list[Path]:
 
 
 def explore_environment(config: FitConfig) -> list[Any]:
-    """Random episodes of the environment as the sensors deliver it."""
-    from gymnasium.vector import AutoresetMode
-
-    from rpsp.envs.make import make
-    from rpsp.training.rollouts import explore
-
+    """Collect episodes with random actions, with the observations that the settings describe."""
     if config.samples < 1:
         raise UsageError(f"samples: {config.samples} is not a whole number ≥ 1.")
     sensors = dataclasses.asdict(config.sensors)
@@ -87,7 +105,7 @@ def explore_environment(config: FitConfig) -> list[Any]:
 
 
 def _given(config: FitConfig) -> dict[str, int]:
-    """The settings of the model that were given, not left to the kind."""
+    """Return the settings of the model that are given. The others have the defaults of the kind."""
     names = "past", "future", "dimension", "epochs"
     return {name: value for name in names if (value := getattr(config, name)) is not None}
 

@@ -1,4 +1,4 @@
-"""`PredictiveStateModel`: fit a belief to recorded episodes, filter, predict, score, save and load."""
+"""`PredictiveStateModel`: fit a filter to recorded episodes; filter, predict, score, save and load."""
 
 from __future__ import annotations
 
@@ -33,18 +33,21 @@ from rpsp.filters.two_stage import TwoStageSettings, fit_two_stage
 
 @dataclasses.dataclass(frozen=True)
 class GRUSettings:
-    """The recurrent rival, trained by backpropagation through time alone."""
+    """Settings of the GRU baseline, which is trained by backpropagation through time only."""
 
     size: int = 32
-    """Hidden units."""
+    """Number of hidden units."""
 
 
 class Kind(NamedTuple):
-    """One kind of model: its settings, how it is fitted, and how it is refined unless told otherwise."""
+    """A kind of model."""
 
     settings: type
+    """The class of its settings."""
     fit: Callable[[Batch, Batch, Any, np.random.Generator, jax.Array], AbstractFilter]
+    """Fits a filter: `fit(batch, held_out, settings, rng, key)`."""
     refinement: RefinementSettings
+    """Default settings of the refinement."""
 
 
 def _fit_gru(batch: Batch, held_out: Batch, s: GRUSettings, rng: np.random.Generator, key: jax.Array) -> GRU:
@@ -59,35 +62,55 @@ KINDS: dict[str, Kind] = {
     "gru": Kind(GRUSettings, _fit_gru, RefinementSettings(epochs=60)),
     "tabular": Kind(TabularSettings, lambda b, h, s, rng, key: fit_tabular(b, h, s), NONE),
 }
-"""The kinds of model, as data: a user's own kind is another row."""
+"""The kinds of model by name. Users can add their own."""
 
 
 class PredictiveStateModel:
-    """A belief fitted to recorded episodes, with scikit-learn's habits.
-
-    `kind` is "inference" (ours: the state update regressed directly), "kernel-bayes" (the paper's: two-stage
-    regression, then refinement), "gru" (backpropagation through time) or "tabular" (symbols: Bayes rule). Any setting
-    of the kind can be given by name (`past`, `future`, `dimension`, …); `epochs` sets how long it is refined.
+    """A filter fitted to recorded episodes, with the interface of scikit-learn.
 
     An episode is a pair `(observations, actions)` with one more observation than actions, the reset observation first.
+
+    Args:
+        kind: "inference" (ours: the state update is regressed directly), "kernel-bayes" (the paper's: two-stage
+            regression, then refinement), "gru" (backpropagation through time) or "tabular" (discrete data: Bayes rule).
+        seed: seed of the fit and of the held-out split.
+        held_out: fraction of the data that is held out, between 0 and 1.
+        **settings: settings of the kind by name (`past`, `future`, `dimension`, …), and `epochs`, the number of
+            refinement epochs.
+
+    Raises:
+        UsageError: if a setting is unknown or invalid.
     """
 
     def __init__(self, kind: str = "inference", *, seed: int = 0, held_out: SupportsFloat = 0.2, **settings: Any):
         self.kind = _one_of("kind", kind, KINDS)
         self.seed, self.held_out = _count("seed", seed, 0), _real(held_out)
         if not 0 < self.held_out < 1:
-            raise UsageError(f"held_out: {held_out!r} is not a fraction between 0 and 1; 0.2 is usual.")
+            raise UsageError(f"held_out: {held_out!r} is not a fraction between 0 and 1; a usual value is 0.2.")
         self.refinement = KINDS[kind].refinement
         if (epochs := settings.pop("epochs", None)) is not None:
             self.refinement = dataclasses.replace(self.refinement, epochs=_count("epochs", epochs, 0))
         self.settings = _settings(KINDS[kind].settings, settings)
         self._filter: AbstractFilter | None = None
         self.errors: dict[str, list[float]] = {}
-        """Held-out normalised errors over the horizon, of this model and of its rivals; filled by `fit`."""
+        """Held-out normalised errors over the horizon, of this model and the baselines. Set by `fit`."""
 
     @compilation_cached()
     def fit(self, episodes: Sequence[Any]) -> PredictiveStateModel:
-        """Fit to episodes; part of them are held out to choose, and then to measure `errors`, of model and rivals."""
+        """Fit the model to episodes.
+
+        A fraction of the episodes is held out. It is used to choose hyperparameters, and then to measure `errors` of
+        the model and of the baselines.
+
+        Args:
+            episodes: a sequence of episodes.
+
+        Returns:
+            This model.
+
+        Raises:
+            UsageError: if the episodes are invalid.
+        """
         episodes = as_episodes(episodes)
         self.observations, self.actions = self._encodings(episodes)
         rng, batch, held = self._split(episodes)
@@ -101,47 +124,80 @@ class PredictiveStateModel:
 
     @compilation_cached()
     def refit(self, episodes: Sequence[Any]) -> PredictiveStateModel:
-        """Fit again to new episodes, in closed form, keeping what every coordinate of the state means.
+        """Refit the model to new episodes in closed form. The meaning of the state's coordinates does not change.
 
-        What was built on the states (a policy, a display, a stored log) stays valid. Only for kind "inference".
+        Anything that uses the states (a policy, a plot, a log) therefore remains valid. Only for kind "inference".
+
+        Args:
+            episodes: a sequence of episodes.
+
+        Returns:
+            This model.
+
+        Raises:
+            UsageError: if the model is of another kind, or not fitted.
         """
         if not isinstance(self.fitted, InferenceFilter):
-            raise UsageError(f"refit: a {self.kind} model has no coordinates to keep; call fit(episodes) instead.")
+            raise UsageError(f"refit: a {self.kind} model cannot keep its coordinates; call fit(episodes) instead.")
         rng, batch, held = self._split(as_episodes(episodes))
         self._filter = refit_inference(self.fitted, batch, held, self.settings, rng=rng)
         self.errors = self._compare(batch, held, rng)
         return self
 
     def _split(self, episodes: list[Episode]) -> tuple[np.random.Generator, Batch, Batch]:
-        """The generator of this model's seed, and episodes in its units: those to fit and those held out."""
+        """Encode episodes and split them.
+
+        Returns:
+            A random generator with the model's seed, the batch to fit, and the held-out batch.
+        """
         rng = np.random.default_rng(self.seed)
         keep = getattr(self.settings, "future", 0) + 1
         train, held = split(self._encode(episodes), self.held_out, rng=rng, keep=keep)
         return rng, pack(train), pack(held)
 
     def filter(self, observations: Any, actions: Any) -> Float[np.ndarray, "time_plus_1 q"]:
-        """The state after each observation: entry t knows `observations[: t + 1]` and `actions[: t]`."""
+        """Compute the state after each observation of an episode.
+
+        Args:
+            observations: T + 1 observations, the reset observation first.
+            actions: the T actions between them.
+
+        Returns:
+            The states. Row t depends on `observations[: t + 1]` and `actions[: t]`.
+        """
         batch = self._batch(observations, actions)
-        # One step more, whose outcome nobody needs: its pre-state is the state after the last observation.
+        # The batch has one more step. The state before that step is the state after the last observation.
         return np.asarray(compiled_unroll(self.fitted, batch))[0, : len(np.asarray(observations))]
 
     def predict(
         self, observations: Any, actions: Any, horizon: SupportsIndex = 1
     ) -> Float[np.ndarray, "n horizon obs"]:
-        """Forecasts `[T − horizon + 1, horizon, obs]` of an episode of T actions.
+        """Predict the observations of an episode from every step of it.
 
-        Entry `[t, j]` predicts `observations[t + 1 + j]` knowing `observations[: t + 1]` and the actions up to then.
         Use `forecast` to predict beyond the last observation.
+
+        Args:
+            observations: T + 1 observations, the reset observation first.
+            actions: the T actions between them.
+            horizon: number of steps to predict.
+
+        Returns:
+            An array `[T − horizon + 1, horizon, obs]`. Entry `[t, j]` predicts `observations[t + 1 + j]`, given
+            `observations[: t + 1]` and `actions[: t + 1 + j]`.
+
+        Raises:
+            UsageError: if `horizon` is larger than the number of actions, or the model is not fitted.
         """
         horizon = _count("horizon", horizon, 1)
         batch = self._batch(observations, actions)
         steps = len(np.asarray(actions))
         if horizon > steps:
             raise UsageError(
-                f"horizon: {horizon} is more than the episode's {steps} actions; choose a smaller one, or use "
+                f"horizon: {horizon} is more than the {steps} actions of the episode; choose a smaller value, or use "
                 "forecast(observations, actions, future_actions) to predict beyond the last observation."
             )
-        # From every entry of the row, though those at its end lack actions: one shape for all episodes in a bucket.
+        # Predict from every step, including the last ones that lack actions, so that all episodes of a bucket have the
+        # same shape and are compiled once.
         ahead = np.minimum(np.arange(batch.shape[1])[:, None] + np.arange(horizon), batch.shape[1] - 1)
         states = compiled_unroll(self.fitted, batch)[0]
         predicted = np.asarray(compiled_forecast(self.fitted, states, np.asarray(batch.actions)[0][ahead]))
@@ -151,16 +207,16 @@ class PredictiveStateModel:
         """Predict the observations that follow a recorded history, one for each future action.
 
         Args:
-            observations: T + 1 observations, the reset observation first; T may be 0.
+            observations: T + 1 observations, the reset observation first. T may be 0.
             actions: the T actions between them.
             future_actions: the actions to take after the last observation, at least one.
 
         Returns:
             Row j predicts the observation after `future_actions[j]`. It uses the whole history and
-            `future_actions[: j + 1]`. For a tabular model, a row is a distribution over symbols.
+            `future_actions[: j + 1]`. For a tabular model, a row is a probability distribution over symbols.
 
         Raises:
-            UsageError: the numbers of observations and actions do not match, or the model is not fitted.
+            UsageError: if the numbers of observations and actions do not match, or the model is not fitted.
         """
         history = self._history(observations, actions)
         future = as_table(future_actions, "future_actions")
@@ -175,17 +231,31 @@ class PredictiveStateModel:
         return self.observations.decode(predicted[0, : len(future)])
 
     def score(self, episodes: Sequence[Any], horizon: SupportsIndex = 1) -> float:
-        """R² of the prediction `horizon` steps ahead: 1 is perfect, 0 the mean (scikit-learn's convention)."""
+        """Return R² of the predictions `horizon` steps ahead, as in scikit-learn.
+
+        1 is a perfect prediction. 0 is as good as the mean.
+        """
         batch = self.encode(episodes)
         return r_squared(forecasts(self.fitted, batch, _count("horizon", horizon, 1)))
 
     def normalised_errors(self, episodes: Sequence[Any], horizon: SupportsIndex = 10) -> Float[np.ndarray, " horizon"]:
-        """Mean squared error over variance at every horizon up to `horizon`: 0 is perfect, 1 the mean."""
+        """Return the mean squared error divided by the variance, for 1 to `horizon` steps ahead.
+
+        0 is a perfect prediction. 1 is as good as the mean.
+        """
         batch = self.encode(episodes)
         return normalised_errors(forecasts(self.fitted, batch, _count("horizon", horizon, 1)))
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Write the model to one safetensors file (no pickle), atomically."""
+        """Write the model to a safetensors file, atomically and without pickle.
+
+        Args:
+            path: the path of the file.
+            overwrite: whether an existing file may be replaced.
+
+        Raises:
+            StorageError: if the file exists and `overwrite` is False, or it cannot be written.
+        """
         extra = {
             "kind": self.kind,
             "seed": self.seed,
@@ -198,7 +268,11 @@ class PredictiveStateModel:
 
     @staticmethod
     def load(path: str | Path) -> PredictiveStateModel:
-        """Read a model that `save` wrote."""
+        """Read a model that `save` wrote.
+
+        Raises:
+            FileFormatError: if the file is damaged, or not such a model.
+        """
         tree, extra = read_tree(Path(path))
         try:
             model = PredictiveStateModel(
@@ -217,7 +291,7 @@ class PredictiveStateModel:
 
     @property
     def fitted(self) -> AbstractFilter:
-        """The filter itself, in the model's own units."""
+        """The fitted filter, which works on encoded observations and actions. Raises `UsageError` before `fit`."""
         if self._filter is None:
             raise UsageError("model: is not fitted yet; call fit(episodes) first, or PredictiveStateModel.load(path).")
         return self._filter
@@ -232,33 +306,34 @@ class PredictiveStateModel:
         past = max(RIVAL_PAST, getattr(self.settings, "past", 0))
         if (size := past * (observations.shape[1] + actions.shape[1])) > MAX_HISTORY:
             raise UsageError(
-                f"observations: {observations.shape[1]} dimensions over a past of {past} steps make histories of {size} "
-                f"numbers, more than {MAX_HISTORY}; select sensors, or reduce them first (principal components)."
+                f"observations: {observations.shape[1]} dimensions over a past of {past} steps give histories of "
+                f"{size} numbers, more than {MAX_HISTORY}; select fewer observations, or reduce their dimension, for "
+                "example by principal components."
             )
         return fit_scaling(observations), fit_scaling(actions)
 
     def encode(self, episodes: Sequence[Any]) -> Batch:
-        """Episodes in the model's own units (standardised, or one-hot), packed into a batch."""
+        """Encode episodes (standardised or one-hot) and pack them into a batch."""
         return pack(self._encode(as_episodes(episodes)))
 
     def _encode(self, episodes: list[Episode]) -> list[Episode]:
         self._match("observations", episodes[0].observations, self.observations)
         self._match("actions", episodes[0].actions, self.actions)
-        observed, done = self.observations.encode, self.actions.encode  # looked up once: Equinox wraps what it returns
+        observed, done = self.observations.encode, self.actions.encode  # once: Equinox wraps a method at every access
         return [Episode(observed(e.observations), done(e.actions)) for e in episodes]
 
     def _match(self, name: str, given: np.ndarray, encoding: Scaling | OneHot) -> None:
         expected = 1 if isinstance(encoding, OneHot) else len(encoding.mean)
         if given.shape[1] != expected:
-            raise UsageError(f"{name}: has {given.shape[1]} columns, the model was fitted to {expected}.")
+            raise UsageError(f"{name}: has {given.shape[1]} columns, but the model was fitted to {expected}.")
 
     def _batch(self, observations: Any, actions: Any) -> Batch:
-        """One episode as a batch of one row, followed by one step whose outcome is unknown."""
+        """Return one episode as a batch of one row, with one additional step."""
         return _one_row(self._history(observations, actions))
 
     def _history(self, observations: Any, actions: Any) -> Episode:
-        """Check one episode and encode it. It may consist of the reset observation alone."""
-        self.fitted  # noqa: B018 - say "not fitted" before anything about shapes
+        """Check one episode and encode it. It may consist of the reset observation only."""
+        self.fitted  # noqa: B018 - report "not fitted" before any problem with shapes
         seen, done = as_table(observations, "observations"), as_table(actions, "actions")
         if len(seen) != len(done) + 1:
             remedy = "the reset observation comes first."
@@ -269,7 +344,7 @@ class PredictiveStateModel:
                     f"actions[:{known}], actions[{known}:])."
                 )
             raise UsageError(
-                f"observations: {len(seen)} observations and {len(done)} actions are given, and there must be one more "
+                f"observations: {len(seen)} observations and {len(done)} actions are given, but there must be one more "
                 f"observation than actions; {remedy}"
             )
         if len(done) == 0:
@@ -278,7 +353,7 @@ class PredictiveStateModel:
         return episode
 
     def _compare(self, batch: Batch, held: Batch, rng: np.random.Generator) -> dict[str, list[float]]:
-        """Held-out normalised errors over the horizon, beside the obvious alternatives."""
+        """Return held-out normalised errors over the horizon, of this model and of simple baselines."""
         horizon = min(10, longest_episode(held))
         rivals: dict[str, AbstractFilter] = {
             self.kind: self.fitted,
@@ -292,12 +367,12 @@ class PredictiveStateModel:
         }
 
 
-RIVAL_PAST = 10  # steps that the autoregression beside every model sees
-MAX_HISTORY = 5000  # regressions solve systems of about twice this size: beyond it minutes and gigabytes
+RIVAL_PAST = 10  # history length of the autoregressive baseline
+MAX_HISTORY = 5000  # regressions solve systems of about twice this size; larger ones take minutes and gigabytes
 
 
 def _settings(cls: type, given: dict[str, Any]) -> Any:
-    """The settings of a kind. Numbers of numpy become Python's own, which a saved model can hold as JSON."""
+    """Return the settings of a kind. Numpy numbers become Python numbers, so that a model can be saved as JSON."""
     known = {field.name: field for field in dataclasses.fields(cls)}
     for name in given:
         _one_of("setting", name, known)
@@ -305,7 +380,7 @@ def _settings(cls: type, given: dict[str, Any]) -> Any:
 
 
 def _setting(name: str, value: Any, default: Any) -> Any:
-    """A value as the type of its default."""
+    """Convert a value to the type of its default."""
     if isinstance(default, bool):
         if not isinstance(value, bool | np.bool_):
             raise UsageError(f"{name}: {value!r} is not True or False; the default is {default}.")
@@ -325,7 +400,7 @@ def _setting(name: str, value: Any, default: Any) -> Any:
 
 
 def _real(value: Any) -> float:
-    """A number of any type (Python, numpy, jax) as a float; NaN for anything else."""
+    """Convert a number of any type (Python, numpy, jax) to a float. Other values give NaN."""
     try:
         return math.nan if isinstance(value, str | bytes | bool | np.bool_) else float(value)
     except (TypeError, ValueError):
@@ -333,7 +408,7 @@ def _real(value: Any) -> float:
 
 
 def _count(name: str, value: Any, least: int) -> int:
-    """A whole number of any type as an int."""
+    """Convert a whole number of any type to an int. Raises `UsageError` if it is less than `least`."""
     try:
         number = -1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -352,7 +427,10 @@ def _one_of(field: str, value: str, allowed: Any) -> str:
 
 
 def _one_row(history: Episode) -> Batch:
-    """A batch of one episode with one more step, so that the state after its last observation is a pre-state."""
+    """Return a batch of one episode and one additional step.
+
+    Unrolling gives the state before each step. The additional step gives the state after the last observation.
+    """
     longer = Episode(
         np.concatenate([history.observations, history.observations[-1:]]),
         np.concatenate([history.actions, np.zeros((1, history.actions.shape[1]))]),
@@ -361,5 +439,5 @@ def _one_row(history: Episode) -> Batch:
 
 
 def _bucket(length: int) -> int:
-    """The next length of a few: episodes of similar length share one compilation."""
+    """Round a length up to a power of two, at least 32, so that episodes of similar length are compiled once."""
     return 1 << max(5, (length - 1).bit_length())

@@ -1,4 +1,4 @@
-"""From a configuration to environments, sizes and a device; and the configuration of an existing run directory."""
+"""Resolve a configuration: fill in defaults, check values, make environments, choose a device, read config.json."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+from gymnasium.vector import AutoresetMode
+
 from rpsp import sentinel
+from rpsp.envs.make import make
+from rpsp.envs.tasks import TASKS
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.config import (
     TrainConfig,
@@ -21,19 +26,29 @@ from rpsp.experiments.config import (
     usual_samples,
 )
 from rpsp.experiments.files import read_json
-from rpsp.experiments.place import summary_writer
+from rpsp.experiments.recipes import recipe
+from rpsp.experiments.run_writer import summary_writer
+from rpsp.training.loop import max_episode_steps
 
 MOST_STEPS, MOST_UNITS = 10**12, 10_000
-"""Larger numbers are refused as mistakes: the machine would run out of memory."""
+"""Largest accepted numbers of steps and of units. Larger values are mistakes: the machine would run out of memory."""
 
 
 def read_config(directory: Path, known: Collection[str] = ()) -> TrainConfig:
-    """The configuration of a run directory, as it was resolved.
+    """Read the resolved configuration of a run directory.
 
-    Nothing is imported because a file says so: modules that it names must have been imported before, or be `known`.
+    A file cannot make rpsp import a module. The modules that it names must be imported already, or be in `known`.
+
+    Args:
+        directory: a run directory of `rpsp train`.
+        known: names of modules that may be imported.
+
+    Raises:
+        UnknownModules: if the file names other modules.
+        FileFormatError: if config.json is missing or damaged.
     """
     if not (directory / "config.json").exists():
-        what = "holds no config.json" if directory.is_dir() else "is no directory"
+        what = "contains no config.json" if directory.is_dir() else "is not a directory"
         raise FileFormatError(f"{directory}: {what}; give a run directory of `rpsp train`.")
     content = read_json(directory / "config.json")
     try:
@@ -57,27 +72,31 @@ def read_config(directory: Path, known: Collection[str] = ()) -> TrainConfig:
 
 
 class UnknownModules(UsageError):
-    """A run directory names modules that nobody has imported: whether they may run is for the user to say."""
+    """Error for a run directory that names modules that are not imported. The user must allow their import."""
 
     def __init__(self, directory: Path, unknown: Sequence[str], all_of_them: Sequence[str]):
         super().__init__(
-            f"plugin: {directory / 'config.json'} names {','.join(unknown)!r}, and no module is imported because a file "
-            f"says so; if you know it, give --plugin {shlex.quote(','.join(all_of_them))} (in Python, import it first)."
+            f"plugin: {directory / 'config.json'} names {','.join(unknown)!r}, which is not imported without "
+            f"permission; if you trust it, give --plugin {shlex.quote(','.join(all_of_them))} (or import it in Python)."
         )
 
 
 def environment_maker(config: TrainConfig, factory: Any = None) -> Callable[..., Any] | None:
-    """`make_envs(num_envs)`: environments as this configuration describes them; None where only a factory could."""
+    """Return a function `make_envs(num_envs)` that makes the environments of a configuration.
+
+    Args:
+        config: the configuration.
+        factory: a function that makes one environment, instead of `config.env`.
+
+    Returns:
+        The function, or None if the configuration was made for a factory and none is given.
+    """
     source = config.env if factory is None else factory
     if source is None or source == FACTORY:
         return None
 
     def make_envs(num_envs: int, **given: Any) -> Any:
-        from gymnasium.vector import AutoresetMode
-
-        from rpsp.envs.make import make
-
-        sentinel.note_place(f"{config.env}, which was being made")
+        sentinel.note_place(f"{config.env}, while it was created")
         made = make(
             source,
             num_envs=num_envs,
@@ -95,29 +114,34 @@ def environment_maker(config: TrainConfig, factory: Any = None) -> Callable[...,
 
 
 FACTORY = "a factory"
-"""What stands for the environment's name where a function made it."""
+"""The name of the environment in configurations of environments that are made by a function."""
 MOST: dict[str, int] = {"num_envs": 10_000, "threads": 10_000, "seeds": 10_000}
 AMOUNTS = "iterations", "samples", "max_episode_steps", "num_envs"
 EXPLORATION = "exploration_episodes", "exploration_samples"
-"""What may be left open in a configuration; of the exploration there is one of the two."""
+"""Settings that may be None before they are resolved. Of the two for exploration, only one is set afterwards."""
 
 
 def _exploration(config: TrainConfig) -> dict[str, int]:
-    """How much of it was asked for."""
+    """Return the exploration settings that are given."""
     return {name: value for name in EXPLORATION if (value := getattr(config, name)) is not None}
 
 
 def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
-    """Every amount that was left open, filled in: the paper's in its tasks, else what suits episodes of this length."""
-    from rpsp.envs.tasks import TASKS
-    from rpsp.training.loop import max_episode_steps
+    """Fill in the settings that are None: the paper's values on its tasks, otherwise values that fit the episodes.
 
+    Args:
+        config: the configuration.
+        make_envs: makes the environments of the configuration. One is made to find the maximum length of an episode.
+
+    Raises:
+        UsageError: if a value is out of range, or the environment has no time limit.
+    """
     for name in ("seed", "seeds", "threads", *AMOUNTS, *EXPLORATION):
         least, value = (0 if name in ("seed", "iterations") else 1), getattr(config, name)
         if value is not None and value < least:
             raise UsageError(f"{name}: {value} is not a whole number ≥ {least}.")
         if value is not None and value > MOST.get(name, MOST_STEPS):
-            raise UsageError(f"{name}: {value} is more than {MOST.get(name, MOST_STEPS)}; no machine can do that.")
+            raise UsageError(f"{name}: {value} is more than the maximum, {MOST.get(name, MOST_STEPS)}.")
     envs = make_envs(1)
     try:
         limit = max_episode_steps(envs)
@@ -125,34 +149,34 @@ def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
         envs.close()
     if limit is None:
         raise UsageError(
-            f"max_episode_steps: {config.env} has no time limit of its own; give one, for example --max-episode-steps 1000 "
+            f"max_episode_steps: {config.env} has no time limit; give one, for example --max-episode-steps 1000 "
             "(in Python, max_episode_steps=1000)."
         )
     for name in ("obs_latency", "act_latency"):
         if (late := getattr(config.sensors, name)) >= limit:
-            raise UsageError(f"{name}: {late} steps are a whole episode's {limit} or more; nothing would ever arrive.")
+            raise UsageError(f"{name}: {late} steps is not less than the length of an episode, {limit} steps.")
 
     def steps(usual: int) -> int:
-        """So many, though at most 100 episodes' worth and at least 10."""
+        """Limit a number of steps to between 10 and 100 episodes."""
         return max(10 * limit, min(100 * limit, usual))
 
     task, method = TASKS.get(config.env or ""), find_method(config.method)
     samples = config.samples or usual_samples(config.env, method, limit)
     iterations = task.iterations if task else 100
-    if config.samples is None:  # as many steps in all
+    if config.samples is None:  # keep the total number of steps
         iterations = round(iterations * usual_samples(config.env, limit=limit) / samples)
     explored = {"exploration_episodes": task.exploration_episodes} if task else {"exploration_samples": steps(20_000)}
-    if method.update == "off_policy":  # which learns from the exploration too, and between episodes
+    if method.update == "off_policy":  # it also learns from the exploration, and between episodes
         iterations, explored = 300, {"exploration_samples": steps(10_000)}
     explored = _exploration(config) or explored
     if len(explored) == 2:
         raise UsageError(
             f"exploration_samples: {config.exploration_samples} steps and {config.exploration_episodes} episodes "
-            "(exploration_episodes) are given; say one of them."
+            "(exploration_episodes) are given; give only one of them."
         )
     if samples < limit:
         raise UsageError(
-            f"samples: {samples} is less than one episode, which may last {limit} steps; choose at least {limit}, or "
+            f"samples: {samples} is less than one episode, which can last {limit} steps; choose at least {limit}, or "
             "shorter episodes (max_episode_steps)."
         )
     return dataclasses.replace(
@@ -166,11 +190,13 @@ def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
 
 
 def check(config: TrainConfig) -> None:
-    """What can be said before anything is computed."""
-    from rpsp.experiments.recipes import recipe
+    """Check a configuration before anything is computed.
 
+    Raises:
+        UsageError: if a value has the wrong type or is out of range.
+    """
     check_values(config)
-    recipe(find_method(config.method), config.settings)  # update rules check their own settings
+    recipe(find_method(config.method), config.settings)  # algorithms check their own settings
     sizes = "hidden", "past", "future", "dimension", "window", "units", "plus_obs"
     counts = "refit_batches", "refit_samples", "passes", "minibatch"
     for name, least in {**dict.fromkeys((*sizes, *counts), 1), "epochs": 0, "plus_obs": 0, "refit_above": 0}.items():
@@ -179,22 +205,20 @@ def check(config: TrainConfig) -> None:
         if min(values, default=least) < least:
             raise UsageError(f"{name}: {value} must be at least {least}.")
         if name in sizes and max(values, default=least) > MOST_UNITS:
-            raise UsageError(f"{name}: {value} is more than {MOST_UNITS}; nothing of that size can be fitted.")
+            raise UsageError(f"{name}: {value} is more than the maximum, {MOST_UNITS}.")
     if not 0 <= config.settings.discount <= 1:
-        raise UsageError(f"discount: {config.settings.discount} does not lie between 0 and 1; 0.99 is usual.")
+        raise UsageError(f"discount: {config.settings.discount} is not between 0 and 1; a usual value is 0.99.")
     if config.tensorboard:
         summary_writer()
 
 
 def _device(config: TrainConfig) -> Any:
-    """Where updates are computed."""
-    import jax
-
+    """Return the jax device on which updates are computed."""
     cpu = jax.devices("cpu")[0]
     if config.device == "cpu" or (config.device == "auto" and jax.default_backend() == "cpu"):
         return cpu
     if jax.default_backend() == "cpu":
-        raise UsageError("device: there is no GPU that jax can use; install rpsp[gpu], or choose --device cpu.")
-    # Measured on an H200 (docs/benchmarks.md): these two are no faster there, the others three to six times.
+        raise UsageError("device: jax finds no GPU; install rpsp[gpu], or choose --device cpu.")
+    # Measured on an H200 (docs/benchmarks.md): these two are not faster on a GPU, the others three to six times.
     slower = find_method(config.method).update in ("policy_alone", "through_time")
     return cpu if config.device == "auto" and slower else jax.devices()[0]

@@ -1,12 +1,13 @@
-"""A training run on disk: its checkpoints and its metrics. Killed at any moment, it is whole as of the last iteration.
+"""A training run on disk: its checkpoints and metrics.
 
     runs/NAME/
       config.json  command.txt  versions.json
-      metrics.jsonl                        one line an iteration, cut back to the checkpoint on resume
+      metrics.jsonl                        one line per iteration, truncated to the checkpoint on resume
       checkpoints/000120/{state.safetensors, manifest.json}
 
-A checkpoint is written to a temporary directory, brought to the disk and renamed. The number in its name is how many
-iterations were done; iteration n (counted from 0) is acted by the agent of checkpoint n.
+If the process is killed at any time, the directory is consistent up to the last checkpoint. A checkpoint is written to
+a temporary directory, synchronised to disk and then renamed. The number in its name is the number of finished
+iterations. In iteration n, counted from 0, the agent of checkpoint n acts.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from rpsp.training.loop import Record, Training
 
 refuse_windows()
 
-KEEP = 3  # of the latest checkpoints; the best is kept beside them
+KEEP = 3  # number of latest checkpoints to keep, in addition to the best one
 
 
 def skipped(complaint: str) -> str:
-    """The sentence for a damaged checkpoint that is not used; `complaint` says what is wrong with it."""
+    """Return the message for a damaged checkpoint that is skipped. `complaint` says what is wrong with it."""
     return f"skipped a damaged checkpoint: {complaint}"
 
 
@@ -51,14 +52,18 @@ def warn(sentence: str) -> None:
 
 
 class InUse(UsageError):
-    """Another process holds the directory."""
+    """Error: another process has locked the directory."""
 
     def __init__(self, path: Path):
-        super().__init__(f"out: {str(path)!r} is in use by another process; wait for it or stop it.")
+        super().__init__(f"out: {str(path)!r} is in use by another process; wait for it, or stop it.")
 
 
 class RunDirectory:
-    """The files of one run."""
+    """The files of one run.
+
+    Args:
+        path: the run directory. It is created when it is locked or written to.
+    """
 
     def __init__(self, path: Path):
         self.path = path
@@ -67,14 +72,14 @@ class RunDirectory:
         self._known: tuple[int, dict[int, float]] = (
             0,
             {},
-        )  # the size of the file when it was read, and the returns in it
+        )  # the size of metrics.jsonl when it was last read, and the returns in it
 
     # -----------------------------------------------------------------------------------------------------------------
     # Metrics
     # -----------------------------------------------------------------------------------------------------------------
 
     def append(self, record: Record) -> None:
-        """One more line of metrics, on the disk before this returns."""
+        """Append a record to metrics.jsonl. The line is on disk when this returns."""
         line = (json.dumps(record) + "\n").encode()
         returns = self.returns()
         try:
@@ -88,7 +93,7 @@ class RunDirectory:
         self._known = self._size(), returns
 
     def metrics(self) -> list[Record]:
-        """Every record so far; a line cut off by a crash is not one."""
+        """Return all records. Reading stops at the first damaged line, for example one truncated by a crash."""
         if not self.metrics_file.exists():
             return []
         records = []
@@ -105,16 +110,20 @@ class RunDirectory:
         return records
 
     def cut_back(self, iterations: int) -> int:
-        """Forget the records of iterations that the checkpoint does not know; below 0, that of the initialisation too.
+        """Remove the records of iterations that are not in the checkpoint.
 
-        How many iterations are still on record: fewer than asked for, where the file was damaged.
+        Args:
+            iterations: number of iterations to keep. A negative number also removes the record of the initialisation.
+
+        Returns:
+            The number of iterations that are left. It is less than `iterations` if the file was damaged.
         """
         kept = [r for r in self.metrics() if r.get("iteration", -1) < iterations]
         write_bytes(self.metrics_file, "".join(json.dumps(r) + "\n" for r in kept).encode())
         return sum("iteration" in r for r in kept)
 
     def returns(self) -> dict[int, float]:
-        """The mean return of every iteration; read again only when the file has changed."""
+        """Return the mean return of every iteration. The file is read only if its size has changed."""
         if self._known[0] != (size := self._size()):
             found: dict[int, float] = {}
             for record in self.metrics():
@@ -130,7 +139,7 @@ class RunDirectory:
     # -----------------------------------------------------------------------------------------------------------------
 
     def save(self, training: Training) -> Path:
-        """Write a checkpoint, atomically; then remove those that are neither recent nor the best."""
+        """Write a checkpoint atomically. Then remove the checkpoints that are neither recent nor the best."""
         memory = tuple(map(_plain, jax.tree.leaves(training.memory)))
         tree = (training.agent, training.scaling, training.recent, memory, training.sound)
         counters = {name: getattr(training, name) for name in COUNTERS}
@@ -141,7 +150,18 @@ class RunDirectory:
         return final
 
     def write_checkpoint(self, name: str, files: Mapping[str, bytes]) -> Path:
-        """The files of a checkpoint, whole or not at all."""
+        """Write the files of a checkpoint atomically.
+
+        Args:
+            name: the name of its directory.
+            files: the content of each file by name.
+
+        Returns:
+            The path of the checkpoint.
+
+        Raises:
+            StorageError: if it cannot be written.
+        """
         final = self.checkpoints / name
         temporary = self.checkpoints / f".{name}.{os.getpid()}"
         try:
@@ -161,7 +181,18 @@ class RunDirectory:
         return final
 
     def restore(self, rule: UpdateRule) -> tuple[Training, list[str]] | None:
-        """The newest checkpoint that is whole; and a sentence for each that is not. None if there is none at all."""
+        """Read the newest checkpoint that is not damaged.
+
+        Args:
+            rule: the algorithm of the run.
+
+        Returns:
+            The training state, and a sentence for every damaged checkpoint that was skipped. None if there is no
+            checkpoint.
+
+        Raises:
+            FileFormatError: if all checkpoints are damaged.
+        """
         complaints: list[str] = []
         for number in reversed(self.numbers()):
             try:
@@ -169,17 +200,21 @@ class RunDirectory:
             except FileFormatError as error:
                 complaints.append(str(error))
         if complaints:
-            raise FileFormatError(f"{self.checkpoints}: no checkpoint is readable; the newest says: {complaints[0]}")
+            raise FileFormatError(f"{self.checkpoints}: no checkpoint can be read; for the newest: {complaints[0]}")
         return None
 
     def read(self, number: int, rule: UpdateRule) -> Training:
-        """One checkpoint, checked; the rule's memory is filled into the structure that `rule.init` gives."""
+        """Read and check one checkpoint. The algorithm's memory gets the structure that `rule.init` returns.
+
+        Raises:
+            FileFormatError: if the checkpoint is damaged or belongs to another method.
+        """
         path, (agent, scaling, recent, leaves, sound), extra = self._parse(number)
         template = rule.init(agent)
         shapes = [(x.shape, x.dtype) for x in map(_plain, jax.tree.leaves(template))]
         if shapes != [(x.shape, x.dtype) for x in leaves]:
             raise FileFormatError(
-                f"{path}: its optimiser's memory does not fit this method; use the version that wrote it."
+                f"{path}: its optimiser state does not fit this method; use the version of rpsp that wrote it."
             )
         leaves = [_like(x, there) for x, there in zip(leaves, jax.tree.leaves(template), strict=True)]
         memory = jax.tree.unflatten(jax.tree.structure(template), leaves)
@@ -208,7 +243,7 @@ class RunDirectory:
         """
         numbers = self.numbers()
         if not numbers:
-            raise FileFormatError(f"{self.path}: holds no checkpoint; give the directory of an `rpsp train` run.")
+            raise FileFormatError(f"{self.path}: contains no checkpoint; give the directory of an `rpsp train` run.")
         if which == "last":
             complaints: list[str] = []
             for number in reversed(numbers):
@@ -231,13 +266,13 @@ class RunDirectory:
         return agent, scaling, int(number)
 
     def numbers(self) -> list[int]:
-        """The checkpoints there are, oldest first."""
+        """Return the numbers of the existing checkpoints, oldest first."""
         if not self.checkpoints.is_dir():
             return []
         return sorted(int(p.name) for p in self.checkpoints.iterdir() if re.fullmatch("[0-9]{6,9}", p.name))
 
     def best(self) -> int | None:
-        """The checkpoint whose agent had the highest mean return when it acted, of those that are kept."""
+        """Return the number of the existing checkpoint whose agent had the highest mean return, or None."""
         returns = self.returns()
         known = [n for n in self.numbers() if n in returns]
         return max(known, key=lambda n: returns[n]) if known else None
@@ -250,43 +285,45 @@ class RunDirectory:
         tree, extra = parse_tree(data, path)
         counts = [extra.get(name) for name in COUNTERS]
         if not all(isinstance(n, int | float) and 0 <= n < 2**60 for n in counts) or counts[0] != number:
-            raise FileFormatError(f"{path}: counts {counts}, which cannot be of checkpoint {number}; it is damaged.")
+            raise FileFormatError(f"{path}: is damaged: its counters {counts} do not fit checkpoint {number}.")
         if described != _manifest(data, extra, format_of(data)):
             raise FileFormatError(f"{path.with_name('manifest.json')}: is damaged.")
         try:
             _check_tree(tree)
         except (TypeError, ValueError) as error:
             raise FileFormatError(
-                f"{path}: is not of a training run that this version of rpsp can use ({error})."
+                f"{path}: is not a checkpoint of a training run that this version of rpsp can use ({error})."
             ) from error
         return path, tree, extra
 
     def keep(self, numbers: Collection[int | None]) -> None:
-        """Remove every other checkpoint."""
+        """Remove all checkpoints except these."""
         for number in self.numbers():
             if number not in numbers:
                 with suppress(OSError):
                     self._remove(self.checkpoints / f"{number:06d}")
 
     def _remove(self, checkpoint: Path) -> None:
-        """Whole or not at all: who is killed half-way must not leave half a checkpoint behind."""
+        """Remove a checkpoint atomically, so that a killed process leaves no partial checkpoint."""
         if checkpoint.exists():
             gone = self.checkpoints / f".{checkpoint.name}.{os.getpid()}.gone"
             os.replace(checkpoint, gone)
             shutil.rmtree(gone, ignore_errors=True) if gone.is_dir() else gone.unlink()
 
     def clean(self) -> None:
-        """Remove what a crash left half-written: only files that this class names, so that a user's own files stay."""
+        """Remove partially written files of a crash. Removes only files that this class names, no user's files."""
         for folder, pattern in ((self.checkpoints, PARTIAL_CHECKPOINT), (self.path, PARTIAL_FILE)):
             for left in folder.glob(".*"):
                 if pattern.fullmatch(left.name):
                     shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
 
     def discard(self, keep_directory: bool) -> None:
-        """Remove the files of a run that failed before its first checkpoint. Other files stay, and so does their directory.
+        """Remove the files of a run that failed before its first checkpoint.
+
+        Other files are kept, and so is the directory that contains them.
 
         Args:
-            keep_directory: keep the directory even if it is empty now, because it was there before the run.
+            keep_directory: keep the directory even if it is empty now, because it existed before the run.
         """
         folders = self.checkpoints, self.path / "tensorboard"
         with suppress(OSError):
@@ -295,13 +332,18 @@ class RunDirectory:
             with suppress(OSError):
                 path.unlink()
         for folder in folders if keep_directory else (*folders, self.path):
-            with suppress(OSError):  # not there, or not empty
+            with suppress(OSError):  # it does not exist, or is not empty
                 folder.rmdir()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the directory: a second process that wants it is refused. The lock goes with the process."""
-        import fcntl
+        """Lock the directory. The lock is released at the end of the context, or when the process ends.
+
+        Raises:
+            InUse: if another process has locked the directory.
+            StorageError: if the directory cannot be written to.
+        """
+        import fcntl  # not on Windows, where `refuse_windows` above reports the remedy
 
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -316,12 +358,12 @@ class RunDirectory:
             yield
 
     def is_locked(self) -> bool:
-        """Return whether another process holds the lock. Only reads, so that asking creates nothing."""
-        import fcntl
+        """Return whether another process has locked the directory. Creates no file and no directory."""
+        import fcntl  # not on Windows, where `refuse_windows` above reports the remedy
 
         try:
             file = (self.path / LOCK).open("rb")
-        except OSError:  # no lock file, or one that cannot be read: taking the lock will report that
+        except OSError:  # no lock file, or an unreadable one, which `locked` will report
             return False
         with file:
             try:
@@ -336,23 +378,23 @@ FILES = (
     "command.txt", "config.json", "failure.txt", "metrics.jsonl", "report.html", "results.json", "spaces.json",
     "versions.json",
 )  # fmt: skip
-"""What is written into a run directory, apart from checkpoints, figures and videos."""
+"""The files of a run directory, apart from checkpoints, figures and videos."""
 PARTIAL_FILE = re.compile(rf"\.({'|'.join(map(re.escape, FILES))})\.[a-z0-9_]{{8}}{re.escape(PART)}")
 PARTIAL_CHECKPOINT = re.compile(r"\.[0-9]{6,9}\.[0-9]+(\.gone)?")
-"""Names of what is written or removed at the moment, by `write_bytes`, `write_checkpoint` and `_remove`."""
+"""Temporary names that `write_bytes`, `write_checkpoint` and `_remove` use."""
 COUNTERS = "iteration", "samples", "rows", "astray", "halvings"
-"""The numbers of a training run, as a checkpoint keeps them."""
+"""The counters of a training state that checkpoints contain."""
 
 
 def _manifest(data: bytes, counters: Mapping[str, Any], format: int = FORMAT) -> bytes:
-    """What stands beside the file of a checkpoint; not one of its bytes may differ."""
+    """Return the content of manifest.json for a checkpoint. Reading compares it byte for byte."""
     known = {name: counters[name] for name in COUNTERS}
     content = {"format": format, **known, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     return (json.dumps(content, indent=2) + "\n").encode()
 
 
 def _check_tree(tree: Any) -> None:
-    """What a checkpoint holds is what `save` puts there."""
+    """Raise `TypeError` or `ValueError` if a checkpoint does not have the types and shapes that `save` writes."""
     agent, scaling, recent, memory, sound = tree
     kinds = (
         (agent, Agent),
@@ -363,7 +405,7 @@ def _check_tree(tree: Any) -> None:
     )
     for part, kind in kinds:
         if not isinstance(part, kind):
-            raise TypeError(f"it holds a {type(part).__name__} where it should not")
+            raise TypeError(f"it contains a {type(part).__name__} in the wrong position")
     for batch in recent:
         shapes = [getattr(leaf, "shape", ()) for leaf in jax.tree.leaves(batch)]
         if {shape[:2] for shape in shapes} != {batch.mask.shape} or max(map(len, shapes)) > 3:
@@ -373,19 +415,19 @@ def _check_tree(tree: Any) -> None:
 
 
 def _returns(record: Record) -> dict[int, float]:
-    """The mean return of a record, if it is of an iteration."""
+    """Return the mean return of a record by iteration. Empty for the record of the initialisation."""
     return {int(record["iteration"]): record["mean_return"]} if {"iteration", "mean_return"} <= record.keys() else {}
 
 
 def _plain(leaf: Any) -> np.ndarray:
-    """A leaf of a rule's memory as an array of numbers."""
+    """Convert a leaf of an algorithm's memory to a numpy array. Keys become their data."""
     if _is_key(leaf):
         leaf = jax.random.key_data(leaf)
     return np.asarray(leaf)
 
 
 def _like(leaf: np.ndarray, template: Any) -> Any:
-    """The saved numbers as what the memory holds there."""
+    """Convert a saved array to the type of the leaf in the template: a key, a jax array or a numpy array."""
     if _is_key(template):
         return jax.random.wrap_key_data(jnp.asarray(leaf))
     return jnp.asarray(leaf) if isinstance(template, jax.Array) else leaf

@@ -1,4 +1,4 @@
-"""Training runs: a configuration becomes a run directory, one that can be interrupted, resumed and loaded."""
+"""Training runs. `train` and `start` begin a run in a new run directory, `resume` continues it, `evaluate` tests it."""
 
 from __future__ import annotations
 
@@ -12,44 +12,54 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from rpsp import sentinel
+from rpsp.data.files import write_bytes
 from rpsp.errors import PENDING, EnvironmentFailure, FileFormatError, RpspError, UsageError
+from rpsp.experiments.agents import load
 from rpsp.experiments.compilation import compilation_cached
 from rpsp.experiments.config import TrainConfig, configured, field_names, find_method, import_plugin, plugin_flag
 from rpsp.experiments.files import Say, free_directory, read_json, record_settings, write_json
 from rpsp.experiments.methods import MethodSettings
-from rpsp.experiments.place import Place
-from rpsp.experiments.pool import FAILURE, TOGETHER, Failure, Job, cores, run_here
+from rpsp.experiments.recipes import recipe, unused
 from rpsp.experiments.resolve import FACTORY, _device, check, environment_maker, read_config, resolve
+from rpsp.experiments.run_directory import InUse, RunDirectory
+from rpsp.experiments.run_writer import RunWriter
 from rpsp.experiments.words import clock
+from rpsp.experiments.workers import FAILURE, TOGETHER, Failure, Job, cores, run_here
+from rpsp.training.loop import TrainingSettings
+from rpsp.training.together import train_together
 
 Record = dict[str, float | int]
-"""What an iteration has to say, as in `training`."""
+"""The metrics of one iteration, as in `rpsp.training`."""
 Show = Callable[[Record, "Pace"], None]
-"""What is called with every record."""
+"""Callback that is called with every record."""
 
 
 @dataclass
 class Pace:
-    """How far a run has come, and when it will be done."""
+    """Progress of a run, and an estimate of the remaining time."""
 
     total: int
     done: int = 0
     here: int = 0
     """Iterations done by this process."""
     since: float = 0.0
-    """When the first of them was done."""
+    """Time at which the first of them was done."""
 
     def advance(self, done: int) -> None:
-        """So many are done now. The first of a process compiles, which says nothing of the others: time is taken from its
-        end on, and until then nothing is foretold."""
+        """Set the number of iterations that are done.
+
+        The first iteration of a process includes compilation. The speed is therefore measured from its end.
+        """
         self.done, self.here = done, self.here + 1
         if self.here == 1:
             self.since = time.monotonic()
 
     @property
     def eta(self) -> str:
-        """How long the rest will take, as on a clock."""
+        """The remaining time as [h:]mm:ss, or a dash before the second iteration of this process."""
         if self.here < 2 and self.done < self.total:
             return "–"
         return clock((time.monotonic() - self.since) / max(1, self.here - 1) * (self.total - self.done))
@@ -72,8 +82,6 @@ class Run:
     @property
     def metrics(self) -> list[Record]:
         """The record of every iteration."""
-        from rpsp.experiments.run_directory import RunDirectory
-
         return [r for r in RunDirectory(self.directory).metrics() if "iteration" in r]
 
     @property
@@ -84,14 +92,12 @@ class Run:
     @property
     def agent(self) -> Any:
         """The agent of the last checkpoint."""
-        from rpsp.experiments.agents import load
-
         return load(self.directory)
 
 
 @dataclass(frozen=True, eq=False)
 class Runs(Run):
-    """Several finished runs, as `rpsp.train(seeds=...)` returns them. `directory` holds one run directory for each."""
+    """Several finished runs, as `rpsp.train(seeds=...)` returns them. `directory` contains their run directories."""
 
     members: tuple[Run, ...]
 
@@ -107,7 +113,7 @@ class Runs(Run):
 
     @property
     def best(self) -> Run:
-        """The run with the highest `final_return`; the first one of equals. Runs without a finite return come last."""
+        """The run with the highest `final_return`, the first of equals. Runs without a finite return come last."""
         return max(self.members, key=_final_return)
 
     @property
@@ -129,25 +135,28 @@ def train(
     out: str | Path | None = None,
     **settings: Any,
 ) -> Run:
-    """Train an agent and leave a run directory: `rpsp train` from Python.
+    """Train an agent and write a run directory, as `rpsp train` does.
 
     Args:
-        env: a Gymnasium id, or a function without arguments that makes an environment.
-        method: a row of `rpsp methods`, or your own as `package.module:row`.
-        verbose: print a line an iteration.
-        out: the run directory; unless given one is named under runs/.
-        **settings: any flag of `rpsp train` by its name: observe, seed, iterations, samples, max_kl, …; `observe` may
+        env: a Gymnasium id, or a function without arguments that returns an environment.
+        method: a name from `rpsp methods`, or your own method as `package.module:attribute`.
+        verbose: whether to print one line per iteration.
+        out: the run directory. Default: runs/ENV__METHOD__SEED__TIME.
+        **settings: any flag of `rpsp train` by its name: observe, seed, iterations, samples, max_kl, …. `observe` may
             also be a sequence of indices.
 
     Returns:
         A `Run` with `directory`, `results`, `metrics` (one record per iteration) and `agent`. With `seeds` greater than
         1 it is a `Runs`: `runs` lists the single runs, `metrics` has the records of all of them with a `seed` field,
         `best` is the run with the highest final return, and `agent` is the agent of that run.
+
+    Raises:
+        UsageError: if an argument or setting is invalid.
     """
     if not isinstance(env, str) and not callable(env):
         raise UsageError(
-            f"env: {env!r} is neither a Gymnasium id, as in 'Hopper-v5', nor a function without arguments that makes an "
-            "environment, as in lambda: MyEnv()."
+            f"env: {env!r} is neither a Gymnasium id, such as 'Hopper-v5', nor a function without arguments that "
+            "returns an environment, such as lambda: MyEnv()."
         )
     name = env if isinstance(env, str) else FACTORY
     config = configured({"env": name, "method": method, "out": None if out is None else str(out), **settings})
@@ -161,9 +170,19 @@ def train(
 
 
 def start(config: TrainConfig, say: Say, show: Show, factory: Any = None) -> Run:
-    """Begin a run in a new directory."""
+    """Start a run in a new directory.
+
+    Args:
+        config: the configuration.
+        say: called with every progress message.
+        show: called with the record of every iteration.
+        factory: a function that makes an environment, instead of `config.env`.
+
+    Raises:
+        UsageError: if the configuration is invalid or the directory is not empty.
+    """
     if config.env is None:
-        raise UsageError("env: no environment is named; give a Gymnasium id, as in `rpsp train Hopper-v5`.")
+        raise UsageError("env: no environment is given; give a Gymnasium id, for example `rpsp train Hopper-v5`.")
     if config.plugin is not None:
         import_plugin(config.plugin)
     make_envs = environment_maker(config, factory)
@@ -171,8 +190,8 @@ def start(config: TrainConfig, say: Say, show: Show, factory: Any = None) -> Run
         raise UsageError(f"env: {config.env!r} is not a Gymnasium id.")
     if factory is not None and config.seeds > 1:
         raise UsageError(
-            f"seeds: {config.seeds} need a process each, and a function cannot be sent there; register the environment "
-            "with Gymnasium and train on its id, or train one seed after the other."
+            f"seeds: {config.seeds} seeds are trained in separate processes, and a function cannot be sent to those; "
+            "register the environment with Gymnasium and train on its id, or train one seed after the other."
         )
     check(config)
     resolved = resolve(config, make_envs)
@@ -180,21 +199,17 @@ def start(config: TrainConfig, say: Say, show: Show, factory: Any = None) -> Run
     seeds = f"s{config.seed}" if config.seeds == 1 else f"s{config.seed}-{config.seed + config.seeds - 1}"
     method = config.method.replace(":", "_")
     directory = free_directory(config.out, f"{stem}__{method}__{seeds}")
-    from rpsp.experiments.recipes import unused
-
     if names := unused(find_method(config.method), config.settings):
-        say(f"{config.method} has no use for {', '.join(names)}: it trains as without")
-    with compilation_cached(config.compilation_cache), _departing(resolved, directory, new=True):
+        say(f"{config.method} ignores these settings: {', '.join(names)}")
+    with compilation_cached(config.compilation_cache), _resume_hint(resolved, directory, new=True):
         _claim(directory, resolved)
         if config.seeds > 1:
-            return _many(resolved, directory, say)
-        return _run([resolved], [directory], make_envs, say, show)[0]
+            return _train_seeds(resolved, directory, say)
+        return _train_runs([resolved], [directory], make_envs, say, show)[0]
 
 
 def _claim(directory: Path, config: TrainConfig) -> None:
-    """Leave the settings in a new directory; of two processes that want the same one, the second finds them there."""
-    from rpsp.experiments.run_directory import InUse, RunDirectory
-
+    """Write the settings into a new directory. If two processes choose the same directory, the second one fails."""
     with RunDirectory(directory).locked():
         if (directory / "config.json").exists():
             raise InUse(directory)
@@ -209,13 +224,26 @@ def resume(
     plugin: str | None = None,
     compilation_cache: bool = True,
 ) -> Run:
-    """Go on from the last good checkpoint; from the beginning if there is none yet. Several runs go on together."""
+    """Continue runs from their last checkpoint that is not damaged, or from the beginning if they have none.
+
+    Args:
+        directories: the run directories. Several runs are trained together.
+        say: called with every progress message.
+        show: called with the record of every iteration.
+        iterations: total number of iterations. Default: the number in the configuration.
+        plugin: modules to import first, separated by commas.
+        compilation_cache: whether to use the persistent compilation cache.
+
+    Raises:
+        UsageError: if the runs cannot be trained together, or `iterations` is too small.
+        FileFormatError: if a directory is not a run directory, or has only damaged checkpoints.
+    """
     import_plugin(plugin)
     configs = [read_config(directory) for directory in directories]
     for directory, config in zip(directories, configs, strict=True):
         if environment_maker(config) is None:
             raise UsageError(
-                f"{directory}: was trained on an environment made by a function, which no file can keep; register the "
+                f"{directory}: was trained on an environment made by a function, which cannot be saved; register the "
                 "environment with Gymnasium and train on its id."
             )
     if iterations is not None:
@@ -223,7 +251,7 @@ def resume(
             raise UsageError(f"iterations: {iterations} is not a whole number ≥ 0.")
         configs = [dataclasses.replace(config, iterations=iterations) for config in configs]
     first, directory = configs[0], directories[0]
-    several = len(configs) > 1  # which share all cores
+    several = len(configs) > 1  # runs that are trained together share all cores
     make_envs = environment_maker(dataclasses.replace(first, threads=None) if several else first)
     assert make_envs is not None
     cached = compilation_cached(compilation_cache and first.compilation_cache)
@@ -231,34 +259,37 @@ def resume(
         _check_alike(configs, directories)
         sentinel.note_resume(shlex.join(["rpsp", "resume", *map(str, directories), *plugin_flag(first)]))
         with cached:
-            done = _run(configs, directories, make_envs, say, show)
+            done = _train_runs(configs, directories, make_envs, say, show)
         return Runs(directory.parent, {"runs": [run.results for run in done]}, tuple(done))
-    with cached, _departing(first, directory):
+    with cached, _resume_hint(first, directory):
         if first.seeds > 1:
-            return _many(first, directory, say)
-        return _run(configs, directories, make_envs, say, show)[0]
+            return _train_seeds(first, directory, say)
+        return _train_runs(configs, directories, make_envs, say, show)[0]
 
 
 def _check_alike(configs: Sequence[TrainConfig], directories: Sequence[Path]) -> None:
-    """Runs that go on together are of the same environment and length; methods and their settings may differ."""
+    """Check that runs can be trained together: same environment and length. Methods and their settings may differ."""
     for directory, other in zip(directories, configs, strict=True):
         if unlike := [name for name in TOGETHER if getattr(other, name) != getattr(configs[0], name)]:
             raise UsageError(
                 f"{unlike[0]}: is {getattr(other, unlike[0])!r} in {directory}, {getattr(configs[0], unlike[0])!r} in "
-                f"{directories[0]}; runs that go on together must agree in it, so resume these one by one."
+                f"{directories[0]}; runs that are trained together must have the same value, so resume them one by one."
             )
         if other.seeds > 1:
-            raise UsageError(f"seeds: {directory} holds {other.seeds} runs; name those instead, as in {directory}/s*.")
+            raise UsageError(f"seeds: {directory} contains {other.seeds} runs; give these instead: {directory}/s*.")
 
 
 @contextmanager
-def _departing(config: TrainConfig, directory: Path, new: bool = False) -> Iterator[None]:
-    """Who leaves before the end is told how to go on; a new run that fails at once removes what it has written."""
+def _resume_hint(config: TrainConfig, directory: Path, new: bool = False) -> Iterator[None]:
+    """Add the command that resumes the run to interruptions and errors.
+
+    A new run that fails before its first checkpoint removes the files that it has written.
+    """
     existed = directory.exists()
     how = "all finished iterations are saved"
     if config.env != FACTORY:
         words = ["rpsp", "resume", str(directory), *plugin_flag(config)]
-        how += f"; go on with: {shlex.join(words)}"
+        how += f"; to continue: {shlex.join(words)}"
         sentinel.note_resume(shlex.join(words))
     try:
         yield
@@ -266,24 +297,19 @@ def _departing(config: TrainConfig, directory: Path, new: bool = False) -> Itera
         interrupt.add_note(how)
         raise
     except RpspError as error:
-        from rpsp.experiments.run_directory import InUse, RunDirectory
-
         own = [directory / f"s{seed}" for seed in range(config.seed, config.seed + config.seeds)]
-        begun = any(RunDirectory(place).numbers() for place in ([directory] if config.seeds == 1 else own))
+        begun = any(RunDirectory(path).numbers() for path in ([directory] if config.seeds == 1 else own))
         if begun and not isinstance(error, UsageError | FileFormatError):
             error.add_note(how)
         elif new and not begun and not isinstance(error, InUse):
-            for place in own if config.seeds > 1 else []:
-                RunDirectory(place).discard(keep_directory=False)
+            for path in own if config.seeds > 1 else []:
+                RunDirectory(path).discard(keep_directory=False)
             RunDirectory(directory).discard(keep_directory=existed)
         raise
 
 
 def ingredients(config: TrainConfig) -> tuple[Any, Any]:
-    """The recipe and the amounts of Algorithm 1, of a resolved configuration."""
-    from rpsp.experiments.recipes import recipe
-    from rpsp.training.loop import TrainingSettings
-
+    """Return the recipe and the training settings of a resolved configuration, as Algorithm 1 takes them."""
     assert config.samples  # resolved
     cooked, min_length = recipe(find_method(config.method), config.settings)
     shared = field_names(TrainingSettings) & field_names(MethodSettings)
@@ -298,45 +324,41 @@ def ingredients(config: TrainConfig) -> tuple[Any, Any]:
     return cooked, amounts
 
 
-def _run(
+def _train_runs(
     configs: Sequence[TrainConfig], directories: Sequence[Path], make_envs: Callable[..., Any], say: Say, show: Show
 ) -> list[Run]:
-    """Algorithm 1 into run directories, of which there may be several in the same environment.
+    """Execute Algorithm 1 for one or several runs in the same environment, and write their run directories.
 
-    Several advance together, and what is shown is their mean. A run that fails takes no other with it.
+    Several runs advance together, and the mean of their records is shown. If one run fails, the others continue.
     """
-    import jax
-
-    from rpsp.data.files import write_bytes
-
-    # Acting is a thousand tiny calls an iteration: handing each to another thread costs more than the call. (Of no effect
-    # where a user's program has begun to compute already.)
+    # Acting makes a thousand small calls per iteration. Dispatching a call to another thread costs more than the call.
+    # (This has no effect if the user's program has used jax before.)
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     config, failed = configs[0], {}
     assert config.num_envs and config.iterations is not None  # resolved
     with ExitStack() as stack, jax.default_device(_device(config)):
         each = zip(configs, directories, strict=True)
-        places = [stack.enter_context(Place(own, place, *ingredients(own), say)) for own, place in each]
-        waiting = [place for place in places if not place.finished]
+        writers = [stack.enter_context(RunWriter(own, path, *ingredients(own), say)) for own, path in each]
+        unfinished = [writer for writer in writers if not writer.finished]
         rows = config.num_envs
-        for place in waiting:
-            place.beside = len(waiting)
+        for writer in unfinished:
+            writer.num_runs = len(unfinished)
 
         def envs(count: int) -> Any:
             made = make_envs(rows * count)
-            for place in waiting:
-                place.keep_spaces(made)
+            for writer in unfinished:
+                writer.write_spaces(made)
             return made
 
-        pace = Pace(config.iterations, min((place.done for place in waiting), default=config.iterations))
-        steps = _persevering(envs, waiting, config.iterations, say)
+        pace = Pace(config.iterations, min((writer.done for writer in unfinished), default=config.iterations))
+        steps = _train_with_retries(envs, unfinished, config.iterations, say)
         with closing(steps):
             for found in steps:
-                for place, step in found:
+                for writer, step in found:
                     if step.error is None:
-                        place.keep(step.training, step.record)
+                        writer.save(step.training, step.record)
                     else:
-                        failed[place.directory] = step.error
+                        failed[writer.directory] = step.error
                 records = [step.record for _, step in found if step.error is None]
                 if records:
                     record = mean_record(records)
@@ -347,30 +369,30 @@ def _run(
                     show(record, pace)
                 if PENDING:
                     raise PENDING[0]
-        done = [Run(p.directory, p.conclude()) for p in places if p.directory not in failed]
-    if len(failed) == len(places) == 1:
+        done = [Run(w.directory, w.write_results()) for w in writers if w.directory not in failed]
+    if len(failed) == len(writers) == 1:
         raise failed[directories[0]]
     if failed:
         for directory, error in failed.items():
             write_bytes(directory / FAILURE, f"{error}\n".encode())
         raise _some_failed(
-            {str(directory): Failure(str(e), e.exit_code) for directory, e in failed.items()}, len(places)
+            {str(directory): Failure(str(e), e.exit_code) for directory, e in failed.items()}, len(writers)
         )
     return done
 
 
 def _some_failed(failed: dict[str, Failure], count: int) -> RpspError:
-    """What is raised when some of several runs failed; the reason of each stays in its directory."""
+    """Return the error to raise when some of several runs failed. Each run directory contains the reason of its run."""
     reasons = {failure.sentence for failure in failed.values()}
     why = "; ".join(f"{Path(name).name}: {failure.sentence}" for name, failure in failed.items())
-    same = len(failed) == count and len(reasons) == 1  # then it is no run's own
+    same = len(failed) == count and len(reasons) == 1  # the reason does not depend on the run
     error = RpspError(*reasons if same else (f"{len(failed)} of {count} runs failed: {why}",))
     error.exit_code = max(failure.code for failure in failed.values())
     return error
 
 
 def mean_record(records: Sequence[Record]) -> Record:
-    """What runs that advance together have to say: means of what all of them say; of speeds the sum."""
+    """Return the mean of the records of several runs, for the metrics that all of them have. Speeds are summed."""
     first, *others = records
     if not others:
         return first
@@ -379,25 +401,24 @@ def mean_record(records: Sequence[Record]) -> Record:
 
 
 TRIES = 3
-"""How often an iteration is tried with environments made anew, before a run gives up."""
+"""Number of attempts at an iteration whose environments fail. Every new attempt creates the environments again."""
 
 
-def _persevering(
-    make_envs: Callable[[int], Any], places: Sequence[Place], iterations: int, say: Say
-) -> Generator[list[tuple[Place, Any]], None, None]:
-    """Algorithm 1; where its environments fail they are made anew and the iteration is played again.
+def _train_with_retries(
+    make_envs: Callable[[int], Any], writers: Sequence[RunWriter], iterations: int, say: Say
+) -> Generator[list[tuple[RunWriter, Any]], None, None]:
+    """Execute Algorithm 1. If environments fail, create them again and repeat the iteration.
 
-    Its randomness derives from (seed, iteration): if the failure does not come again, it has left no trace in the numbers.
-    If it does come again, episodes in which an environment raises are dropped and counted from then on, as those with
-    readings that are not finite are. A run ends if more than `FAILED_SHARE` of a batch fail, or environments hang again.
+    All randomness derives from (seed, iteration), so a failure that does not happen again does not change the results.
+    If it happens again, episodes in which an environment raises are dropped and counted from then on, like episodes
+    with NaN or infinite observations. A run ends if more than `FAILED_SHARE` of a batch fail, or if environments hang
+    again.
     """
-    from rpsp.training.together import train_together
-
-    tries, drop, left = 0, False, {place: place.take() for place in places}
+    tries, drop, left = 0, False, {writer: writer.take_training() for writer in writers}
     while left:
         going = list(left)
-        recipes = [place.recipe for place in going]
-        amounts = [dataclasses.replace(place.amounts, drop_raising=drop) for place in going]
+        recipes = [writer.recipe for writer in going]
+        amounts = [dataclasses.replace(writer.amounts, drop_raising=drop) for writer in going]
         try:
             for steps in train_together(recipes, make_envs, amounts, iterations, list(left.values()), len(cores())):
                 tries = 0
@@ -411,15 +432,15 @@ def _persevering(
             tries += 1
             if tries == TRIES:
                 raise EnvironmentFailure(
-                    f"{failure}; it was made anew {TRIES - 1} times, and failed each time"
+                    f"{failure}; it was created again {TRIES - 1} times and failed each time"
                 ) from failure
-            dropping = "" if drop or tries < TRIES - 1 else "; from now on, episodes in which it raises are left out"
+            dropping = "" if drop or tries < TRIES - 1 else "; from now on, episodes in which it raises are dropped"
             drop = drop or tries == TRIES - 1
-            say(f"{failure}; it is made anew, try {tries + 1} of {TRIES}{dropping}")
+            say(f"{failure}; it is created again, attempt {tries + 1} of {TRIES}{dropping}")
 
 
-def _many(config: TrainConfig, directory: Path, say: Say) -> Run:
-    """Several seeds, each in a directory of its own: on a GPU together, else each in a process bound to one core."""
+def _train_seeds(config: TrainConfig, directory: Path, say: Say) -> Run:
+    """Train several seeds, each in its own run directory: together on a GPU, otherwise one process per core."""
     write_json(directory / "config.json", dataclasses.asdict(config))
     jobs = []
     for seed in range(config.seed, config.seed + config.seeds):
@@ -450,9 +471,20 @@ def _many(config: TrainConfig, directory: Path, say: Say) -> Run:
 def evaluate(
     directory: Path, episodes: int, checkpoint: str, seed: int, deterministic: bool, say: Say | None = None
 ) -> dict[str, Any]:
-    """`rpsp eval`: mean and spread of the returns, kept in results.json."""
-    from rpsp.experiments.agents import load
+    """Play episodes with a trained agent, and write the returns to results.json.
 
+    Args:
+        directory: a run directory.
+        episodes: number of episodes.
+        checkpoint: "last", "best", or a number of iterations.
+        seed: seed of the episodes.
+        deterministic: whether to take the most probable action instead of sampling.
+        say: called with a sentence for every damaged checkpoint that is skipped. Default: issue a warning.
+
+    Returns:
+        Mean and standard deviation of the returns, the mean length, the number of episodes and of dropped episodes, and
+        all returns.
+    """
     if episodes < 1:
         raise UsageError(f"episodes: {episodes} is not a whole number ≥ 1.")
     agent = load(directory, int(checkpoint) if checkpoint.isdecimal() else checkpoint, say=say)
@@ -475,15 +507,15 @@ def evaluate(
 
 
 def line(record: Record, pace: Pace) -> str:
-    """One iteration in one line."""
+    """Format the record of an iteration as one line of text."""
     if "iteration" not in record:
         return ""
-    refitted = {0.0: "  refit refused", 1.0: "  refitted"}.get(record.get("refit_accepted", -1.0), "")
+    refitted = {0.0: "  refit rejected", 1.0: "  refitted"}.get(record.get("refit_accepted", -1.0), "")
     dropped = f"  dropped {record['dropped_episodes']:.0f}" if record["dropped_episodes"] else ""
     if "astray" in record:
-        dropped += f"  no finite update ({record['astray']} in a row)"
+        dropped += f"  update not finite ({record['astray']} in a row)"
     if "rolled_back" in record:
-        dropped += f"  rolled back, steps × {record['step_scale']:g} from now on"
+        dropped += f"  rolled back, step sizes × {record['step_scale']:g} from now on"
     return (
         f"{pace.done:5d}/{pace.total}  return {record['mean_return']:9.2f}  "
         f"prediction {record['prediction_error']:.1e} (persistence {record['persistence_error']:.1e})  "
@@ -494,16 +526,16 @@ def line(record: Record, pace: Pace) -> str:
 
 def _initialised(record: Record) -> str:
     return (
-        f"explored {record['exploration_samples']:,.0f} steps at random ({record['exploration_seconds']:.1f} s); belief of "
-        f"{record['state_size']:.0f} numbers fitted ({record['initialisation_seconds']:.1f} s): held-out error "
-        f"{record['prediction_error']:.1e} of the variance, persistence {record['persistence_error']:.1e}"
-        + (f"; {record['still_readings']:.0f} readings never changed" if record.get("still_readings") else "")
+        f"explored {record['exploration_samples']:,.0f} random steps ({record['exploration_seconds']:.1f} s); fitted a "
+        f"filter with {record['state_size']:.0f} state dimensions ({record['initialisation_seconds']:.1f} s): held-out "
+        f"error {record['prediction_error']:.1e} of the variance, persistence {record['persistence_error']:.1e}"
+        + (f"; {record['still_readings']:.0f} observations never changed" if record.get("still_readings") else "")
     )
 
 
 def closing_words(directory: Path) -> str:
-    """What a finished run came to, in a few words."""
+    """Return the final and best return of a finished run as text."""
     results = read_json(directory / "results.json")
     if not results["iterations"]:
-        return "no iteration was asked for"
+        return "0 iterations were requested"
     return f"final return {results['final_return']:.1f}, best {results['best_return']:.1f}"

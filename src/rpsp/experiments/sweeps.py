@@ -1,14 +1,15 @@
-"""Sweeps: tasks × methods × settings × seeds as data; what of them is done, and how long the rest will take.
+"""Sweeps: runs of all combinations of tasks, methods, settings and seeds; their progress and the remaining time.
 
     tasks = ["Hopper-v5", {env = "Swimmer-v5", obs_noise = 0.1}]
     methods = ["fm2", {method = "rpsp-alt", dimension = 10}]
     seeds = 3                                  # or a list
-    iterations = 50                            # any other setting of `rpsp train` holds for all runs
+    iterations = 50                            # any other setting of `rpsp train` applies to all runs
     [grid]                                     # every combination
     learning_rate = [1e-2, 1e-3]
 
-A setting stands in one place only, so that nothing contradicts. Every run has its place, DIR/TASK/METHOD/sSEED, which
-depends on its own settings alone: a sweep can be extended, and what is done stays done.
+A setting may be given in one place only, so that there are no contradictions. The directory of a run is
+DIR/TASK/METHOD/sSEED and depends only on the settings of that run. A sweep can therefore be extended later, and
+finished runs remain valid.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rpsp.errors import UsageError
+from rpsp.experiments.cluster import connect, run_there
 from rpsp.experiments.config import (
     TrainConfig,
     check_names,
@@ -38,67 +40,80 @@ from rpsp.experiments.config import (
 from rpsp.experiments.files import read_json
 from rpsp.experiments.labels import flat_settings, method_label, slug, task_label
 from rpsp.experiments.methods import METHODS
-from rpsp.experiments.pool import Beat, Failure, Job, cores, done, run_here
+from rpsp.experiments.resolve import check, environment_maker, read_config, resolve
 from rpsp.experiments.results import seconds_of
+from rpsp.experiments.run_directory import RunDirectory
+from rpsp.experiments.workers import Beat, Failure, Job, cores, done, run_here
 
 ELSEWHERE = {
-    **dict.fromkeys(("env", "envs", "environments", "task"), "tasks names them"),
-    "method": "methods names them",
-    "seed": "seeds says which",
-    "threads": "a sweep gives every run one thread",
-    "out": "give --out",
+    **dict.fromkeys(("env", "envs", "environments", "task"), "use tasks"),
+    "method": "use methods",
+    "seed": "use seeds",
+    "threads": "every run of a sweep has one thread",
+    "out": "use --out",
     "config": "the sweep is the configuration",
-    "json": "give --json",
-    "quiet": "give --quiet",
+    "json": "use --json",
+    "quiet": "use --quiet",
 }
-"""Settings of `rpsp train` that do not hold for all runs of a sweep, and what is said instead."""
+"""Settings of `rpsp train` that a sweep file cannot contain, and the remedy for each."""
 AXES = {"tasks": "env", "methods": "method"}
-"""The lists of a sweep, and the setting that an entry must name."""
+"""The lists of a sweep, and the setting that every entry must contain."""
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a sweep: its place under the sweep's directory, and its settings as far as they are given."""
+    """One run of a sweep."""
 
     place: str
+    """Path of the run directory, relative to the directory of the sweep."""
     config: TrainConfig
+    """The configuration, before it is resolved."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Runs that belong together, the first seed of everything first."""
+    """A named collection of runs, sorted by seed: the first seed of all tasks and methods comes first."""
 
     name: str
     runs: tuple[PlannedRun, ...]
 
     @classmethod
     def read(cls, path: str | Path) -> Sweep:
-        """The sweep in a TOML file."""
+        """Read a sweep from a TOML file. Raises `UsageError` if it is invalid."""
         return cls.of(read_toml(path), Path(path).stem, f"{path}: ")
 
     @classmethod
     def of(cls, given: Mapping[str, Any], name: str = "sweep", where: str = "") -> Sweep:
-        """A sweep from what a file would hold; `where` says in messages where it comes from."""
+        """Return the sweep with this content.
+
+        Args:
+            given: the content, as in a TOML file.
+            name: the name of the sweep.
+            where: prefix of error messages that says where the content comes from.
+
+        Raises:
+            UsageError: if the content is invalid.
+        """
         top = _normal(given, where)
         check_names(top, {*setting_names(), *ELSEWHERE, *AXES, "seeds", "grid"}, where)
         for setting in top:
             if setting in ELSEWHERE:
-                raise UsageError(f"{where}{setting}: is not for a sweep; {ELSEWHERE[setting]}.")
+                raise UsageError(f"{where}{setting}: cannot be given in a sweep; {ELSEWHERE[setting]}.")
         axes = {axis: _entries(top.pop(axis, None), axis, setting, where) for axis, setting in AXES.items()}
         seeds, grid = _seeds(top.pop("seeds", 1), where), _grid(top.pop("grid", {}), where)
-        if isinstance(plugin := top.get("plugin"), str):  # if it is not a text, that is said below
+        if isinstance(plugin := top.get("plugin"), str):  # other types are rejected below
             import_plugin(plugin)
         runs: dict[str, TrainConfig] = {}
         points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
         for seed, task, method, chosen in itertools.product(seeds, axes["tasks"], axes["methods"], points):
-            _refuse_contradictions({"every run": top, "tasks": task, "methods": method, "grid": chosen}, where)
+            _check_given_once({"every run": top, "tasks": task, "methods": method, "grid": chosen}, where)
             config = configured({**top, **task, **method, **chosen, "seed": seed}, where)
-            place = _place(config, task, {**method, **chosen})
+            place = _run_path(config, task, {**method, **chosen})
             if place in runs:
                 one, other = (flat_settings(dataclasses.asdict(c)) for c in (runs[place], config))
                 unlike = ", ".join(name for name in one if one[name] != other[name])
                 what = f", with a different {unlike}" if unlike else ""
-                raise UsageError(f"{where}the run {place} is there twice{what}; name every run once.")
+                raise UsageError(f"{where}the run {place} occurs twice{what}; give every run once.")
             runs[place] = config
         return cls(name, tuple(PlannedRun(*run) for run in runs.items()))
 
@@ -110,9 +125,9 @@ def _normal(given: Any, where: str) -> dict[str, Any]:
 
 
 def _entries(given: Any, axis: str, setting: str, where: str) -> list[dict[str, Any]]:
-    """The settings of every entry of a list; a text alone names the task or the method."""
+    """Return the settings of every entry of a list. An entry that is a string names the task or the method."""
     if not isinstance(given, list | tuple) or not given:
-        raise UsageError(f'{where}{axis}: {given!r} is not a list with something in it, as in {axis} = ["…", "…"].')
+        raise UsageError(f'{where}{axis}: {given!r} is not a list with entries; write {axis} = ["…", "…"].')
     entries = []
     for entry in given:
         settings = {setting: entry} if isinstance(entry, str) else _normal(entry, f"{where}{axis}: ")
@@ -121,9 +136,9 @@ def _entries(given: Any, axis: str, setting: str, where: str) -> list[dict[str, 
             raise UsageError(f"{where}{axis}: {entry!r} names no {setting}.")
         for name in settings:
             if name in ELSEWHERE and name != setting:
-                raise UsageError(f"{where}{axis}: {name}: is not for an entry; {ELSEWHERE[name]}.")
+                raise UsageError(f"{where}{axis}: {name}: cannot be given in an entry; {ELSEWHERE[name]}.")
         if settings in entries:
-            raise UsageError(f"{where}{axis}: {entry!r} is there twice; name every run once.")
+            raise UsageError(f"{where}{axis}: {entry!r} occurs twice; give every run once.")
         entries.append(settings)
     return entries
 
@@ -138,7 +153,7 @@ def _seeds(given: Any, where: str) -> Sequence[int]:
     ):
         raise UsageError(f"{where}seeds: {given!r} is neither a whole number ≥ 1 nor a list of seeds ≥ 0.")
     if len(set(seeds)) < len(seeds):
-        raise UsageError(f"{where}seeds: {given!r} names a seed twice; name every run once.")
+        raise UsageError(f"{where}seeds: {given!r} contains a seed twice; give every run once.")
     return seeds
 
 
@@ -147,26 +162,30 @@ def _grid(given: Any, where: str) -> dict[str, list[Any]]:
     check_names(grid, setting_names(), f"{where}grid: ")
     for name, values in grid.items():
         if name in ELSEWHERE:
-            raise UsageError(f"{where}grid: {name}: is not for a grid; {ELSEWHERE[name]}.")
+            raise UsageError(f"{where}grid: {name}: cannot be given in a grid; {ELSEWHERE[name]}.")
         if not isinstance(values, list | tuple) or not values:
             raise UsageError(f"{where}grid: {name}: {values!r} is not a list of values to try.")
     return grid
 
 
-def _refuse_contradictions(places: Mapping[str, Mapping[str, Any]], where: str) -> None:
+def _check_given_once(places: Mapping[str, Mapping[str, Any]], where: str) -> None:
     for (one, here), (other, there) in itertools.combinations(places.items(), 2):
         for name in here:
             if name in there:
                 raise UsageError(
-                    f"{where}{name}: is given for {one} ({here[name]!r}) and in {other} ({there[name]!r}); say it once."
+                    f"{where}{name}: is given for {one} ({here[name]!r}) and in {other} ({there[name]!r}); give one."
                 )
 
 
-def _place(config: TrainConfig, task: Iterable[str], method: Iterable[str]) -> str:
-    """TASK/METHOD/sSEED. Labels tell what differs from defaults; amounts have none yet, so they are told where given."""
+def _run_path(config: TrainConfig, task: Iterable[str], method: Iterable[str]) -> str:
+    """Return the path TASK/METHOD/sSEED of a run.
+
+    Labels contain the settings that differ from their defaults. The defaults of amounts are not known before they are
+    resolved, so labels contain amounts if they are given.
+    """
     settings = flat_settings(dataclasses.asdict(config))
     amounts = {"samples", "exploration_episodes", "exploration_samples", "max_episode_steps", "num_envs"}
-    if config.method not in METHODS:  # a user's own, whose defaults labels do not know
+    if config.method not in METHODS:  # a user's own method, whose defaults the labels do not know
         amounts |= set(flat_settings({"settings": dataclasses.asdict(config.settings)}))
     labels = (
         task_label(settings, [name for name in task if name in amounts]),
@@ -176,40 +195,49 @@ def _place(config: TrainConfig, task: Iterable[str], method: Iterable[str]) -> s
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What is there already
+# Progress
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 class Standing(NamedTuple):
-    """How far a run has come."""
+    """Progress of a run."""
 
     job: Job
     done: int
-    """Iterations."""
+    """Number of finished iterations."""
     finished: bool
     begun: bool
-    """Whether there is a checkpoint to go on from."""
+    """Whether there is a checkpoint to resume from."""
     speed: Speed | None
-    """As measured so far."""
+    """Measured speed; None if no iteration is finished."""
     last_return: float | None
+    """Mean return of the last iteration; None if there is none."""
 
     @property
     def left(self) -> int:
-        """Iterations still to do."""
+        """Number of remaining iterations."""
         return max(0, (self.job.config.iterations or 0) - self.done)
 
 
 class Speed(NamedTuple):
-    """What a run takes on one core."""
+    """Duration of the parts of a run on one core."""
 
     initial_seconds: float
-    """For exploration, fitting and compiling."""
+    """Exploration, fitting and compilation."""
     iteration_seconds: float
+    """One iteration."""
 
 
 def prepare(sweep: Sweep, out: Path) -> list[Job]:
-    """Every run as a job, its settings checked and resolved; one that is there already with others is refused."""
-    from rpsp.experiments.resolve import check, environment_maker, resolve
+    """Return the jobs of a sweep, with checked and resolved settings.
+
+    Args:
+        sweep: the sweep.
+        out: the directory of all runs.
+
+    Raises:
+        UsageError: if settings are invalid, or differ from those of an existing run directory.
+    """
 
     @cache
     def resolved(config: TrainConfig) -> TrainConfig:
@@ -224,7 +252,7 @@ def prepare(sweep: Sweep, out: Path) -> list[Job]:
         directory = out / place
         full = resolved(dataclasses.replace(config, seed=0))
         full = dataclasses.replace(full, seed=config.seed, threads=1, out=str(directory))
-        _refuse_another(directory, full)
+        _check_existing(directory, full)
         jobs.append(Job(place, directory, full))
     return jobs
 
@@ -233,13 +261,11 @@ FREE = {
     "iterations", "out", "threads", "step_timeout", "device", "plugin", "tensorboard", "json", "quiet", "config", "seeds",
     "compilation_cache",
 }  # fmt: skip
-"""Settings in which a run may differ from what the sweep says now."""
+"""Settings that may differ between an existing run directory and the sweep."""
 
 
-def _refuse_another(directory: Path, config: TrainConfig) -> None:
-    from rpsp.experiments.resolve import read_config
-    from rpsp.experiments.run_directory import RunDirectory
-
+def _check_existing(directory: Path, config: TrainConfig) -> None:
+    """Raise `UsageError` if a run directory exists and its settings differ from the sweep's."""
     if not (directory / "config.json").exists():
         return
     known = named_modules(config.plugin, config.method, config.env)
@@ -247,21 +273,19 @@ def _refuse_another(directory: Path, config: TrainConfig) -> None:
     for name, value in here.items():
         if name not in FREE and there[name] != value:
             raise UsageError(
-                f"{name}: {str(directory)!r} was begun with {there[name]!r}, the sweep says {value!r}; choose another "
-                "--out, or remove that directory."
+                f"{name}: {str(directory)!r} was started with {there[name]!r}, but the sweep has {value!r}; choose "
+                "another --out, or remove that directory."
             )
     done = RunDirectory(directory).numbers()
     if done and config.iterations is not None and done[-1] > config.iterations:
         raise UsageError(
-            f"iterations: {done[-1]} are done already in {str(directory)!r}, more than {config.iterations}; ask for at "
+            f"iterations: {config.iterations} is less than the {done[-1]} already done in {str(directory)!r}; give at "
             f"least {done[-1]}, or choose another --out."
         )
 
 
 def standing(job: Job) -> Standing:
-    """What the run's files say."""
-    from rpsp.experiments.run_directory import RunDirectory
-
+    """Read the progress of a run from its files."""
     files = RunDirectory(job.directory)
     records, speed = files.metrics(), None
     initial, iterations = ([r for r in records if ("iteration" in r) is later] for later in (False, True))
@@ -274,24 +298,34 @@ def standing(job: Job) -> Standing:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Doing it
+# Execution
 # ---------------------------------------------------------------------------------------------------------------------
 
 Backend = Callable[[Sequence[Job]], Generator[Beat, None, None]]
-"""What does jobs and tells about it as it goes."""
+"""A function that runs jobs and yields progress reports."""
 
 
 def open_backend(name: str, workers: int | None = None, address: str | None = None) -> tuple[Backend, int]:
-    """What does the runs, on this machine or on a Ray cluster; and how many it does at a time."""
+    """Open the backend that executes runs.
+
+    Args:
+        name: "local" or "ray".
+        workers: number of runs at the same time. Default: one for each core.
+        address: address of the Ray cluster.
+
+    Returns:
+        The backend, and the number of runs that it executes at the same time.
+
+    Raises:
+        UsageError: if an argument is invalid, or the cluster does not answer.
+    """
     if workers is not None and workers < 1:
         raise UsageError(f"jobs: {workers} is not a whole number ≥ 1.")
     if name == "ray":
-        from rpsp.experiments.cluster import connect, run_there
-
         there = connect(address)
         return lambda jobs: run_there(jobs, workers), min(there, workers or there)
     if address is not None:
-        raise UsageError(f"address: {address!r} is that of a Ray cluster; give --backend ray as well.")
+        raise UsageError(f"address: {address!r} is only used with a Ray cluster; also give --backend ray.")
     here = workers or len(cores())
     return lambda jobs: run_here(jobs, here), here
 
@@ -299,9 +333,17 @@ def open_backend(name: str, workers: int | None = None, address: str | None = No
 def carry_out(
     jobs: Sequence[Job], out: Path, backend: Backend, show: Callable[[Beat], None] = lambda beat: None
 ) -> dict[str, Failure]:
-    """Do these jobs; those that failed, and why. The others are done all the same."""
-    from rpsp.experiments.run_directory import RunDirectory
+    """Execute jobs. If one fails, the others continue.
 
+    Args:
+        jobs: the jobs.
+        out: the directory of the sweep. It is locked during execution.
+        backend: executes the jobs.
+        show: called with every progress report.
+
+    Returns:
+        The failures by the names of their jobs.
+    """
     failed = {}
     with RunDirectory(out).locked(), closing(backend(jobs)) as beats:
         for beat in beats:
@@ -311,21 +353,29 @@ def carry_out(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How long it will take
+# Remaining time
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 def remaining_seconds(standings: Sequence[Standing], workers: int) -> tuple[float, int]:
-    """How long the unfinished runs will take on so many cores; and for how many of them that is a guess.
+    """Estimate the remaining time of all runs.
 
-    A run is expected to take what others of its task and method took so far; where there are none, what the table says.
+    The expected speed of a run is the mean of the measured runs of the same task and method. If there are none, it is
+    taken from the table in speeds.json.
+
+    Args:
+        standings: the progress of all runs.
+        workers: number of runs at the same time.
+
+    Returns:
+        The remaining seconds, and the number of unfinished runs whose speed is taken from the table.
     """
     known: dict[str, list[Speed]] = {}
     for each in standings:
         if each.speed is not None:
             known.setdefault(_group(each.job), []).append(each.speed)
     from_table, ends = 0, [0.0] * max(1, workers)
-    # Those at work first, then in the order in which they are taken.
+    # Started runs first, then the others in the order in which they will be started.
     for each in sorted(standings, key=lambda each: not each.begun):
         if each.finished:
             continue
@@ -338,12 +388,15 @@ def remaining_seconds(standings: Sequence[Standing], workers: int) -> tuple[floa
 
 
 def _group(job: Job) -> str:
-    """Task and method."""
+    """Return the part of a job's name with task and method."""
     return job.name.rpartition("/")[0]
 
 
 def expected_speed(config: TrainConfig) -> Speed:
-    """From speeds measured on one core on Hopper-v5 (speeds.json), scaled by samples; the slowest for a method unknown."""
+    """Return the expected speed of a run from the table in speeds.json, measured on one core on Hopper-v5.
+
+    The duration of an iteration is proportional to its samples. For an unknown method, the slowest row is used.
+    """
     rows = speed_table()["rows"]
     method = find_method(config.method)
     row = rows.get(f"{method.belief}, {method.update}") or max(rows.values(), key=lambda r: r["seconds_per_1000_steps"])
@@ -352,5 +405,5 @@ def expected_speed(config: TrainConfig) -> Speed:
 
 @cache
 def speed_table() -> dict[str, Any]:
-    """What `python -m benchmarks.speeds` measured."""
+    """Return the table of speeds that `python -m benchmarks.speeds` measured."""
     return read_json(Path(__file__).with_name("speeds.json"))

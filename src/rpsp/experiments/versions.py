@@ -1,4 +1,4 @@
-"""Versions of the packages that a run depends on, and which extras are installed."""
+"""Versions of the packages that a run depends on, and of optional packages."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ EXTRAS = ("imageio-ffmpeg", "minari", "onnxruntime", "pyarrow", "tensorboardX", 
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of every package that can move a result."""
+    """Return the versions of Python and of all packages that can affect results."""
     return {"python": platform.python_version()} | {name: _version(name) or "missing" for name in PACKAGES}
 
 
 def extras() -> dict[str, str | None]:
-    """Versions of the optional packages that are installed; None for those that are not."""
+    """Return the versions of the optional packages. None: not installed."""
     return {name: _version(name) for name in EXTRAS}
 
 

@@ -1,4 +1,4 @@
-"""Numbers and durations as text, in one form for every table, report and message."""
+"""Format numbers and durations. All tables, reports and messages use these functions."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 
 def clock(seconds: float) -> str:
-    """1:02:03 or 2:03."""
+    """Format a duration as 1:02:03, or as 2:03 if it is less than an hour."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
 
 
 def number(value: Any) -> str:
-    """About three digits, thousands with commas; a dash for what is no finite number."""
+    """Format a number with about three digits and commas for thousands. NaN and infinite values give a dash."""
     if not isinstance(value, int | float) or not math.isfinite(value):
         return "–"
     if abs(value) >= 1000:
@@ -25,12 +25,12 @@ def number(value: Any) -> str:
 def mean_with_error(mean: Any, error: Any) -> str:
     """Format a mean and its error, rounded to the same digit.
 
-    The error has two significant digits, and the mean ends at the same digit: `1,620 ± 200`, `46.5 ± 1.8`. A mean has at
-    most two decimals if it is 100 or more, and otherwise at most five significant digits: `200.00 ± 0.04`.
+    The error has two significant digits, and the mean ends at the same digit: `1,620 ± 200`, `46.5 ± 1.8`. A mean has
+    at most two decimals if it is 100 or more, and otherwise at most five significant digits: `200.00 ± 0.04`.
 
     Args:
         mean: a number.
-        error: a standard error or standard deviation. NaN for a single run, where the mean is given alone.
+        error: a standard error or standard deviation. If it is NaN, as for a single run, only the mean is shown.
 
     Returns:
         The text, or a dash if the mean is not a finite number.
@@ -46,5 +46,5 @@ def mean_with_error(mean: Any, error: Any) -> str:
 
 
 def _leading_place(value: float) -> int:
-    """The power of ten of the first digit."""
+    """Return the exponent of the first digit."""
     return math.floor(math.log10(value))

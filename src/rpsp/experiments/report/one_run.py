@@ -21,7 +21,6 @@ from rpsp.experiments.config import TrainConfig
 from rpsp.experiments.figures.appearance import COLOURS, CYCLE, Style, style
 from rpsp.experiments.figures.forecasts import Fan, agent_fan
 from rpsp.experiments.files import Say, read_json
-from rpsp.experiments.place import summary
 from rpsp.experiments.report.html import (
     ERROR,
     STEPS,
@@ -37,6 +36,7 @@ from rpsp.experiments.report.html import (
 from rpsp.experiments.resolve import read_config
 from rpsp.experiments.results import Result
 from rpsp.experiments.run_directory import RunDirectory
+from rpsp.experiments.run_writer import summary
 from rpsp.experiments.words import clock, mean_with_error, number
 from rpsp.training.loop import Record
 

@@ -14,7 +14,6 @@ from rpsp.errors import FileFormatError, RpspError, UsageError
 from rpsp.experiments.comparison import grouped
 from rpsp.experiments.files import Say
 from rpsp.experiments.labels import word
-from rpsp.experiments.pool import held
 from rpsp.experiments.report.html import (
     folded,
     frame,
@@ -23,6 +22,7 @@ from rpsp.experiments.report.html import (
 from rpsp.experiments.report.many_runs import many_runs, run_name
 from rpsp.experiments.report.one_run import EXPECTS, LATER, belief_section, one_run, video_section
 from rpsp.experiments.results import Result, read_results
+from rpsp.experiments.workers import is_locked
 
 DETAILED = 4
 """Forecasts and videos are shown for at most this many runs, because each takes seconds."""
@@ -115,7 +115,7 @@ def _at_work(directories: Sequence[str | Path], results: Sequence[Result]) -> bo
     for result in results:
         above = [result.source, *result.source.parents]
         places.update(above[: next((i for i, path in enumerate(above) if path in places), 0)])
-    return any(map(held, places))
+    return any(map(is_locked, places))
 
 
 def _beside(directories: Sequence[str | Path]) -> Path:

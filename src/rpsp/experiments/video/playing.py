@@ -143,7 +143,7 @@ def _environment(agent: TrainedAgent) -> tuple[Any, bool]:
         return envs, False
     envs.close()
     envs = agent.environments(1, render_mode="rgb_array")
-    follow(envs.unwrapped.envs[0].unwrapped)
+    follow(envs.unwrapped.envs[0].unwrapped)  # pyright: ignore[reportAttributeAccessIssue]
     return envs, True
 
 

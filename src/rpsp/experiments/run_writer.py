@@ -1,4 +1,4 @@
-"""A run directory while a process works in it: what is there already, what is added, what it comes to."""
+"""Write a run directory during training: lock it, restore the last checkpoint, add metrics, checkpoints and results."""
 
 from __future__ import annotations
 
@@ -9,47 +9,56 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
 
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.config import TrainConfig
 from rpsp.experiments.files import Say, read_json, write_json
 from rpsp.experiments.results import seconds_of
-
-if TYPE_CHECKING:  # heavy, and help and reports need none of it
-    from rpsp.training.loop import Recipe, Record, Training, TrainingSettings
+from rpsp.experiments.run_directory import RunDirectory, skipped
+from rpsp.training.loop import Recipe, Record, Training, TrainingSettings
 
 LARGE = 10_000_000
-"""Bytes. A checkpoint that has more is not written after every iteration."""
+"""Size in bytes above which a checkpoint is not written after every iteration."""
 
 
-class Place:
-    """A run directory while a process works in it: what is there already, and what is added."""
+class RunWriter:
+    """Writer of one run directory during training. Use it as a context manager.
+
+    Entering locks the directory and reads the last checkpoint that is not damaged. Leaving waits for pending writes and
+    saves the last iteration if its checkpoint was not written yet.
+
+    Args:
+        config: the resolved configuration of the run.
+        directory: the run directory.
+        recipe: how the method initialises and updates its agent.
+        amounts: the settings of the training loop.
+        say: called with every progress message.
+    """
 
     def __init__(self, config: TrainConfig, directory: Path, recipe: Recipe, amounts: TrainingSettings, say: Say):
-        from rpsp.experiments.run_directory import RunDirectory
-
         self.config, self.directory, self.say = config, directory, say
         self.recipe, self.amounts = recipe, amounts
         self.files, self.results_file = RunDirectory(directory), directory / "results.json"
-        self.held = ExitStack()
-        self.writer = ThreadPoolExecutor(1)
-        self.writing: Future[None] | None = None
-        """What the disk is still busy with."""
+        self.resources = ExitStack()
+        self.executor = ThreadPoolExecutor(1)
+        self.pending: Future[None] | None = None
+        """The write that is in progress, if any."""
         self.unsaved: Training | None = None
         self.saving = self.saved = 0.0
         self.size = 0
-        self.beside = 1
-        """How many runs the process works on."""
-        self.before = 0.0
-        """Seconds that were spent on what is done already."""
+        self.num_runs = 1
+        """Number of runs that this process trains."""
+        self.earlier_seconds = 0.0
+        """Seconds that earlier processes spent on this run."""
 
-    def __enter__(self) -> Place:
-        """Lock the directory, and read the last good checkpoint; a finished run is left as it is."""
-        from rpsp.experiments.run_directory import skipped
-
-        with ExitStack() as held:
-            held.enter_context(self.files.locked())
+    def __enter__(self) -> RunWriter:
+        """Lock the directory and read the last checkpoint that is not damaged. A finished run is not changed."""
+        with ExitStack() as resources:
+            resources.enter_context(self.files.locked())
             self.files.clean()
             self.training, complaints = self.files.restore(self.recipe.rule) or (None, [])
             for complaint in complaints:
@@ -57,7 +66,9 @@ class Place:
             self.done = 0 if self.training is None else self.training.iteration
             assert self.config.iterations is not None  # resolved
             if self.config.iterations < self.done:
-                raise UsageError(f"iterations: {self.done} are done already, more than {self.config.iterations}.")
+                raise UsageError(
+                    f"iterations: {self.config.iterations} is less than the {self.done} iterations already done."
+                )
             self.known = read_json(self.results_file) if self.results_file.exists() else {}
             self.finished = (
                 self.training is not None and self.known.get("iterations") == self.config.iterations == self.done
@@ -65,66 +76,78 @@ class Place:
             self.started = time.monotonic()
             if self.finished:
                 self.say(
-                    f"all {self.done} iterations in {self.directory} are done; resume it with more --iterations to go on"
+                    f"all {self.done} iterations in {self.directory} are done; to continue, give more --iterations"
                 )
             else:
-                self._take_up()
-            self.board = held.enter_context(_board(self.config, self.directory))
-            self.held = held.pop_all()
+                self._start()
+            self.log_scalars = resources.enter_context(_TensorBoard(self.config, self.directory))
+            self.resources = resources.pop_all()
         return self
 
-    def take(self) -> Training | None:
-        """The state to go on from; it is not kept here, where it would grow old."""
+    def take_training(self) -> Training | None:
+        """Return the training state to continue from, and drop the reference to it so that its memory can be freed."""
         training, self.training = self.training, None
         return training
 
-    def _take_up(self) -> None:
+    def _start(self) -> None:
         if self.training is None:
             self.say(f"run directory {self.directory}")
         else:
-            self.say(f"going on from checkpoint {self.done} in {self.directory}")
+            self.say(f"resuming from checkpoint {self.done} in {self.directory}")
         if (kept := self.files.cut_back(-1 if self.training is None else self.done)) < self.done:
-            self.say(f"{self.files.metrics_file}: was damaged; the records of {self.done - kept} iterations are lost")
-        self.before = sum(map(seconds_of, self.files.metrics()))
+            self.say(f"{self.files.metrics_file}: is damaged; the records of {self.done - kept} iterations are lost")
+        self.earlier_seconds = sum(map(seconds_of, self.files.metrics()))
         write_json(self.directory / "config.json", dataclasses.asdict(self.config))
 
     def __exit__(self, *_: Any) -> None:
-        with self.held, self.writer:
+        with self.resources, self.executor:
             self._wait()
             if self.unsaved is not None:
                 self._write(None, self.unsaved)
 
-    def keep_spaces(self, envs: Any) -> None:
-        """Leave what observations and actions are, so that the agent can be used without its environment.
+    def write_spaces(self, envs: Any) -> None:
+        """Write the spaces of observations and actions to spaces.json.
 
-        Where there is a checkpoint they must be what they were.
+        With this file, the agent can be used without its environment. If the run has a checkpoint, check instead that
+        the spaces match those in the file.
+
+        Args:
+            envs: the vector environment of the run.
+
+        Raises:
+            UsageError: if the spaces differ from those that the run was trained with.
         """
         if self.files.numbers() and (self.directory / "spaces.json").exists():
             return check_spaces(read_spaces(self.directory), envs)
         spaces = {"observation": envs.single_observation_space, "action": envs.single_action_space}
         write_json(self.directory / "spaces.json", {name: describe_space(space) for name, space in spaces.items()})
 
-    def keep(self, training: Training, record: Record) -> None:
-        """Metrics first, then the checkpoint, after every iteration; the next one goes on while the disk is busy with them.
+    def save(self, training: Training, record: Record) -> None:
+        """Write the metrics of an iteration and then its checkpoint, in a background thread.
 
-        Where a checkpoint is large (SAC's holds all that it learns from), not so often that it takes a tenth of the time:
-        a killed process then loses a few seconds' work, an interrupted one nothing.
+        Large checkpoints (SAC's contain the replay buffer) are written less often, so that writing takes less than a
+        tenth of the time. A killed process then loses at most a few seconds of work. An interrupted process loses
+        nothing, because leaving the context writes the last iteration.
+
+        Args:
+            training: the training state after the iteration.
+            record: the metrics of the iteration.
         """
         self._wait()
-        self.board(record)
+        self.log_scalars(record)
         self.unsaved = training
         last = training.iteration == self.config.iterations
-        small = self.beside * self.size < LARGE
-        due = last or small or time.monotonic() - self.saved >= 10 * self.beside * self.saving
-        self.writing = self.writer.submit(self._write, record, training if due else None)
-        if last or not small:  # hundreds of megabytes had better not pile up
+        small = self.num_runs * self.size < LARGE
+        due = last or small or time.monotonic() - self.saved >= 10 * self.num_runs * self.saving
+        self.pending = self.executor.submit(self._write, record, training if due else None)
+        if last or not small:  # so that large training states do not accumulate in memory
             self._wait()
 
     def _wait(self) -> None:
-        """Until all that was kept is on the disk; here it turns out if it is full."""
-        writing, self.writing = self.writing, None
-        if writing is not None:
-            writing.result()
+        """Wait for the pending write. Raises its error, for example if the disk is full."""
+        pending, self.pending = self.pending, None
+        if pending is not None:
+            pending.result()
 
     def _write(self, record: Record | None, training: Training | None) -> None:
         if record is not None:
@@ -136,18 +159,28 @@ class Place:
             self.unsaved, self.saved = None, time.monotonic()
             self.saving = self.saved - began
 
-    def conclude(self) -> dict[str, Any]:
-        """What the run came to, written down."""
+    def write_results(self) -> dict[str, Any]:
+        """Write results.json and return its content. If the run was finished before, return the existing results."""
         if self.finished:
             return self.known
         results = summary(vars(self.config), self.directory, self.files.metrics())
-        results["wall_seconds"] = round(self.before + time.monotonic() - self.started, 1)
+        results["wall_seconds"] = round(self.earlier_seconds + time.monotonic() - self.started, 1)
         write_json(self.results_file, self.known | results)
         return results
 
 
 def summary(settings: Mapping[str, Any], directory: Path, metrics: list[Record]) -> dict[str, Any]:
-    """What a run of these settings came to."""
+    """Summarise a run for results.json.
+
+    Args:
+        settings: the settings of the run, with `env`, `method` and `seed`.
+        directory: the run directory.
+        metrics: all records of the run.
+
+    Returns:
+        These settings, counts of iterations, steps and dropped episodes, and the returns. `final_return` is the mean
+        over the last ten iterations.
+    """
     records = [r for r in metrics if "iteration" in r]
     returns = [r["mean_return"] for r in records]
     last = returns[-10:]
@@ -164,8 +197,8 @@ def summary(settings: Mapping[str, Any], directory: Path, metrics: list[Record])
     }
 
 
-class _board:
-    """TensorBoard's files beside the run, if they are wanted."""
+class _TensorBoard:
+    """Context manager that returns a function to log a record to TensorBoard. Does nothing unless it is enabled."""
 
     def __init__(self, config: TrainConfig, directory: Path):
         self.writer = summary_writer()(str(directory / "tensorboard")) if config.tensorboard else None
@@ -184,10 +217,11 @@ class _board:
 
 
 def summary_writer() -> Any:
+    """Return the class that writes TensorBoard files, or raise `UsageError` if tensorboardX is not installed."""
     try:
-        from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports]
+        from tensorboardX import SummaryWriter  # optional extra # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise UsageError("tensorboard: tensorboardX is not installed; `pip install rpsp[tensorboard]`.") from error
+        raise UsageError("tensorboard: tensorboardX is not installed; run `pip install rpsp[tensorboard]`.") from error
     return SummaryWriter
 
 
@@ -197,6 +231,7 @@ def summary_writer() -> Any:
 
 
 def describe_space(space: Any) -> dict[str, Any]:
+    """Return a Box or Discrete space as a JSON object. Infinite bounds become null."""
     if hasattr(space, "n"):
         return {"n": int(space.n), "start": int(space.start)}
     bounds = {"low": space.low, "high": space.high}
@@ -206,12 +241,18 @@ def describe_space(space: Any) -> dict[str, Any]:
 
 
 def check_spaces(kept: Mapping[str, Any], envs: Any) -> None:
-    """Refuse environments whose readings or actions are not those that a run was trained with.
+    """Check that environments have the spaces that a run was trained with.
 
-    Of readings their number counts; of actions their bounds as well, which are the units that a policy acts in.
+    Observations must have the same shape. Actions must also have the same bounds, because the policy's actions are
+    scaled to them. Discrete spaces must be equal.
+
+    Args:
+        kept: the spaces of the run, as `read_spaces` returns them.
+        envs: the vector environment to check.
+
+    Raises:
+        UsageError: if a space does not match.
     """
-    import numpy as np
-
     for name, then in kept.items():
         now = getattr(envs, f"single_{name}_space")
         if hasattr(then, "n") or hasattr(now, "n"):
@@ -223,21 +264,23 @@ def check_spaces(kept: Mapping[str, Any], envs: Any) -> None:
             )
         if not alike:
             raise UsageError(
-                f"env: its {name}s are in {now}, and were in {then} when the run was trained; make it as it was, or train "
-                "anew."
+                f"env: its {name} space is {now}, but the run was trained with {then}; restore the environment, or "
+                "train a new run."
             )
 
 
 def read_spaces(directory: Path) -> dict[str, Any]:
-    """The spaces of the observations and actions of a run, as spaces.json keeps them."""
-    import numpy as np
-    from gymnasium.spaces import Box, Discrete
+    """Read the observation and action spaces of a run from its spaces.json.
+
+    Raises:
+        FileFormatError: if the file is missing or damaged.
+    """
 
     def rebuilt(space: Any) -> Any:
         if "n" in space:
             return Discrete(space["n"], start=space["start"])
         if np.dtype(space["dtype"]).kind not in "biuf":
-            raise ValueError(f"no numbers: {space['dtype']}")
+            raise ValueError(f"dtype {space['dtype']} is not numeric")
         low, high = (
             np.array([infinite if x is None else x for x in space[name]], space["dtype"])
             for name, infinite in (("low", -np.inf), ("high", np.inf))

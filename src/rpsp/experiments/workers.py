@@ -1,7 +1,8 @@
-"""Many runs at once on this machine: a process for every run, bound to one core; on a GPU, one for all runs of a method.
+"""Run many training runs on this machine, in worker processes.
 
-A process of its own gives its memory back and takes no other run with it when it dies. What it would cost, compiling anew,
-is saved by a cache that the processes share. A process whose driver dies, however it dies, ends itself.
+On CPUs every run has its own process, pinned to one core. On a GPU one process trains all runs of a method together.
+Separate processes return their memory when they end, and a crash affects no other run. The workers share a compilation
+cache, so that each program is compiled once. A worker ends itself when the process that started it dies for any reason.
 """
 
 from __future__ import annotations
@@ -18,19 +19,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from rpsp.data.files import write_bytes
 from rpsp.errors import FileFormatError, RpspError
 from rpsp.experiments.config import TrainConfig, plugin_flag
 from rpsp.experiments.files import read_json, record_settings
 
 FAILURE = "failure.txt"
-"""In a run directory: why the run failed when it was last tried, in one sentence."""
+"""File in a run directory that contains the reason of the last failure, in one sentence."""
 PATIENCE = 60.0
-"""Seconds until a directory that another process holds is given up; one whose driver was killed lets go sooner."""
+"""Seconds to wait for directories that are locked by other processes.
+
+Afterwards their runs are started anyway and report the lock as an error. Workers whose driver was killed unlock sooner.
+"""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run to be done: what it is called, where it goes, and its resolved configuration."""
+    """A run to train: its name, its run directory and its resolved configuration."""
 
     name: str
     directory: Path
@@ -38,28 +43,36 @@ class Job:
 
 
 class Failure(NamedTuple):
-    """Why a run failed, in one sentence, and the exit code for it."""
+    """The reason of a failed run, in one sentence, and its exit code."""
 
     sentence: str
     code: int
 
 
 class Beat(NamedTuple):
-    """What is at work now, and what has ended since the last beat."""
+    """Progress report: the jobs that are running, and those that ended since the last report."""
 
     working: list[Job]
     ended: list[tuple[Job, Failure | None]]
 
 
 def cores() -> list[int]:
-    """The cores that this process may use."""
+    """Return the CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def run_here(jobs: Sequence[Job], workers: int | None = None) -> Generator[Beat, None, None]:
-    """Do these runs, so many at a time: one a core unless told otherwise. Closing the iterator stops them, all saved."""
+    """Run jobs on this machine.
+
+    Args:
+        jobs: the runs to train.
+        workers: number of processes at a time. Default: one for each core (1 if runs are trained together on a GPU).
+
+    Yields:
+        A `Beat` about every 0.1 seconds. Closing the iterator stops the workers; they save their finished iterations.
+    """
     here, waiting, working = cores(), bundles(jobs), {}
     workers = workers or (1 if any(len(bundle) > 1 for bundle in waiting) else len(here))
     deadline = time.monotonic() + PATIENCE
@@ -68,7 +81,7 @@ def run_here(jobs: Sequence[Job], workers: int | None = None) -> Generator[Beat,
             while waiting or working:
                 for slot in set(range(workers)) - set(working):
                     late = time.monotonic() > deadline
-                    free = (bundle for bundle in waiting if late or not any(held(job.directory) for job in bundle))
+                    free = (bundle for bundle in waiting if late or not any(is_locked(job.directory) for job in bundle))
                     if (bundle := next(free, None)) is not None:
                         waiting.remove(bundle)
                         for job in bundle:
@@ -90,13 +103,13 @@ def run_here(jobs: Sequence[Job], workers: int | None = None) -> Generator[Beat,
 
 
 AT_ONCE = 64
-"""So many agents at most are trained together."""
+"""Maximum number of runs that one process trains together."""
 TOGETHER = "env", "sensors", "max_episode_steps", "num_envs", "iterations", "device", "step_timeout"
-"""What they must have in common."""
+"""Settings in which runs that are trained together must agree."""
 
 
 def bundles(jobs: Sequence[Job]) -> list[list[Job]]:
-    """The jobs that one process does together: those of a method for a GPU; all others by themselves."""
+    """Group jobs by process: GPU jobs of the same method and task share a process, all others have one each."""
     found: dict[object, list[list[Job]]] = {}
     for job in jobs:
         alike = job.name
@@ -110,16 +123,25 @@ def bundles(jobs: Sequence[Job]) -> list[list[Job]]:
 
 
 def begin(job: Job) -> None:
-    """Leave the settings in the run directory, unless it has been begun already; why it failed before is forgotten."""
+    """Write the settings into a new run directory, and remove the failure message of an earlier attempt."""
     (job.directory / FAILURE).unlink(missing_ok=True)
     if not (job.directory / "config.json").exists():
         record_settings(job.directory, job.config)
 
 
 def settle(job: Job, code: int, said: str) -> Failure | None:
-    """Keep why a process failed beside the run, unless it has done so itself. Of several runs some may be done."""
-    from rpsp.data.files import write_bytes
+    """Find out whether a job failed, and write the reason into its run directory unless the worker has done so.
 
+    A job may be done although its process failed, because a process may train several jobs.
+
+    Args:
+        job: the job.
+        code: the exit code of its process.
+        said: what the process printed.
+
+    Returns:
+        The failure, or None if the job is done.
+    """
     own = job.directory / FAILURE
     if code == 0 or (not own.exists() and done(job)):
         return None
@@ -130,32 +152,38 @@ def settle(job: Job, code: int, said: str) -> Failure | None:
     if complaints:
         sentence = complaints[-1]
     elif code < 0:
-        sentence = f"its process was ended by {signal.Signals(-code).name}."
+        sentence = f"its process was killed by {signal.Signals(-code).name}."
         if -code == signal.SIGKILL:
-            sentence += " Perhaps memory ran out; try fewer --jobs."
+            sentence += " The machine may have run out of memory; try fewer --jobs."
     else:
-        sentence = lines[-1] if lines else f"its process ended with code {code}."
+        sentence = lines[-1] if lines else f"its process ended with exit code {code}."
     write_bytes(own, (sentence + "\n").encode())
     return Failure(sentence, code if code > 0 else RpspError.exit_code)
 
 
 def done(job: Job) -> bool:
-    """Whether the run has come to its end."""
+    """Return whether a run has finished all its iterations."""
     try:
         return read_json(job.directory / "results.json").get("iterations") == job.config.iterations
-    except (FileFormatError, AttributeError):  # not there, or damaged, which the run itself will say
+    except (FileFormatError, AttributeError):  # missing or damaged; the run itself will report that
         return False
 
 
-def held(directory: Path) -> bool:
-    """Return whether another process works in a run directory. Creates no file and no directory."""
-    from rpsp.experiments.run_directory import RunDirectory
+def is_locked(directory: Path) -> bool:
+    """Return whether another process has locked a run directory. Creates no file and no directory."""
+    from rpsp.experiments.run_directory import RunDirectory  # workers import this module first: no jax before `follow`
 
     return RunDirectory(directory).is_locked()
 
 
 class Worker:
-    """A process that goes on with a run, or with several: `rpsp resume`, which begins those without a checkpoint yet."""
+    """A process that executes `rpsp resume` on one or several runs. Runs without a checkpoint start from the beginning.
+
+    Args:
+        jobs: the runs, with the same number of iterations and the same plugins.
+        compiled: directory of a shared compilation cache. Default: none.
+        core: the CPU core to pin the process to. Default: any.
+    """
 
     def __init__(self, jobs: Sequence[Job], compiled: str | None = None, core: int | None = None):
         job = jobs[0]
@@ -163,7 +191,7 @@ class Worker:
         environment = os.environ | {
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
-            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # so that several share a GPU
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # so that several processes can share a GPU
         }
         if job.config.device == "cpu":
             environment["JAX_PLATFORMS"] = "cpu"
@@ -192,12 +220,12 @@ class Worker:
             os.sched_setaffinity(self.process.pid, {core})
 
     def said(self) -> str:
-        """What the process has printed so far."""
+        """Return what the process has printed so far."""
         self.log.seek(0)
         return self.log.read().decode(errors="replace")
 
     def stop(self) -> None:
-        """Let it save what it has, and end it."""
+        """Terminate the process. It has time to save; after that it is killed."""
         self.process.terminate()
         try:
             self.process.wait(PATIENCE / 2)
@@ -206,17 +234,18 @@ class Worker:
             self.process.wait()
 
 
-# Its thread keeps `main` from starting a sentinel, which is not needed: the driver says how its processes ended.
-_PROGRAM = "from rpsp.experiments.pool import follow; follow(); from rpsp.cli import main; main()"
+# `follow` starts a thread, and with a second thread `main` starts no sentinel. None is needed, because the driver
+# reports how its workers ended.
+_PROGRAM = "from rpsp.experiments.workers import follow; follow(); from rpsp.cli import main; main()"
 
 
 def follow() -> None:
-    """End this process when the one that holds the other end of its input is gone."""
+    """End this process when its standard input closes, which means that the driver has ended."""
 
     def wait() -> None:
         while os.read(0, 4096):
             pass
-        os.kill(os.getpid(), signal.SIGTERM)  # which saves
+        os.kill(os.getpid(), signal.SIGTERM)  # its handler saves the run
         time.sleep(PATIENCE / 2)
         os._exit(128 + signal.SIGTERM)
 
