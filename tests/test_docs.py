@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from commands import run
+
 from rpsp.cli import COMMANDS
 from rpsp.experiments.methods import METHODS
 

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from commands import run
 
 pytestmark = pytest.mark.slow

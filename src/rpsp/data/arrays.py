@@ -13,4 +13,4 @@ else:
     Numbers = np.ndarray | Array
 """What batches and feature maps are made of: numpy while data are packed and fitted, jax inside a compiled function."""
 Scalar = float | Float[Array, ""]
-"""A setting of an update; an array where several agents that are trained together differ in it."""
+"""A setting of an algorithm; an array if several runs that are trained together differ in it."""

@@ -104,7 +104,7 @@ class Method:
     belief: str | Callable[[MethodSettings], Any]
     """A function from settings to a `recipes.Belief`, or the name of one in `recipes`."""
     update: str | Callable[[MethodSettings], Any]
-    """A function from settings to an `UpdateRule`, or the name of one in `recipes`."""
+    """A function from settings to an `AbstractAlgorithm`, or the name of one in `recipes`."""
     about: str
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """The settings in which this row differs."""

@@ -51,7 +51,7 @@ class Place:
         with ExitStack() as held:
             held.enter_context(self.files.locked())
             self.files.clean()
-            self.training, complaints = self.files.restore(self.recipe.rule) or (None, [])
+            self.training, complaints = self.files.restore(self.recipe.algorithm) or (None, [])
             for complaint in complaints:
                 self.say(skipped(complaint))
             self.done = 0 if self.training is None else self.training.iteration

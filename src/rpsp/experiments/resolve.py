@@ -109,7 +109,9 @@ def _exploration(config: TrainConfig) -> dict[str, int]:
 
 def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
     """Every amount that was left open, filled in: the paper's in its tasks, else what suits episodes of this length."""
+    # Imported here, because these import jax, and --help must start fast.
     from rpsp.envs.tasks import TASKS
+    from rpsp.experiments.recipes import algorithm
     from rpsp.training.loop import max_episode_steps
 
     for name in ("seed", "seeds", "threads", *AMOUNTS, *EXPLORATION):
@@ -142,7 +144,7 @@ def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
     if config.samples is None:  # as many steps in all
         iterations = round(iterations * usual_samples(config.env, limit=limit) / samples)
     explored = {"exploration_episodes": task.exploration_episodes} if task else {"exploration_samples": steps(20_000)}
-    if method.update == "off_policy":  # which learns from the exploration too, and between episodes
+    if algorithm(method, config.settings).off_policy:  # which learns from the exploration, too, and between episodes
         iterations, explored = 300, {"exploration_samples": steps(10_000)}
     explored = _exploration(config) or explored
     if len(explored) == 2:
@@ -170,7 +172,7 @@ def check(config: TrainConfig) -> None:
     from rpsp.experiments.recipes import recipe
 
     check_values(config)
-    recipe(find_method(config.method), config.settings)  # update rules check their own settings
+    recipe(find_method(config.method), config.settings)  # algorithms check their own settings
     sizes = "hidden", "past", "future", "dimension", "window", "units", "plus_obs"
     counts = "refit_batches", "refit_samples", "passes", "minibatch"
     for name, least in {**dict.fromkeys((*sizes, *counts), 1), "epochs": 0, "plus_obs": 0, "refit_above": 0}.items():
@@ -187,14 +189,16 @@ def check(config: TrainConfig) -> None:
 
 
 def _device(config: TrainConfig) -> Any:
-    """Where updates are computed."""
+    """Return the device for the steps of the algorithm."""
     import jax
+
+    from rpsp.experiments.recipes import algorithm
 
     cpu = jax.devices("cpu")[0]
     if config.device == "cpu" or (config.device == "auto" and jax.default_backend() == "cpu"):
         return cpu
     if jax.default_backend() == "cpu":
         raise UsageError("device: there is no GPU that jax can use; install rpsp[gpu], or choose --device cpu.")
-    # Measured on an H200 (docs/benchmarks.md): these two are no faster there, the others three to six times.
-    slower = find_method(config.method).update in ("policy_alone", "through_time")
-    return cpu if config.device == "auto" and slower else jax.devices()[0]
+    # Measured on an H200 (docs/benchmarks.md): TRPO alone is no faster there, the others are three to six times faster.
+    gains = algorithm(find_method(config.method), config.settings).gains_from_gpu
+    return jax.devices()[0] if config.device == "gpu" or gains else cpu

@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rpsp.algorithms.base import UpdateRule
+from rpsp.algorithms.base import AbstractAlgorithm
 from rpsp.algorithms.policies import Agent
 from rpsp.data.batches import Batch
 from rpsp.data.files import PART, read_bytes, write_bytes, write_through
@@ -160,24 +160,33 @@ class RunDirectory:
             shutil.rmtree(temporary, ignore_errors=True)
         return final
 
-    def restore(self, rule: UpdateRule) -> tuple[Training, list[str]] | None:
-        """The newest checkpoint that is whole; and a sentence for each that is not. None if there is none at all."""
+    def restore(self, algorithm: AbstractAlgorithm) -> tuple[Training, list[str]] | None:
+        """Read the newest checkpoint that is not damaged.
+
+        Returns:
+            The run, and a sentence for each damaged checkpoint. None if there is no checkpoint.
+
+        Raises:
+            FileFormatError: if all checkpoints are damaged.
+        """
         complaints: list[str] = []
         for number in reversed(self.numbers()):
             try:
-                return self.read(number, rule), complaints
+                return self.read(number, algorithm), complaints
             except FileFormatError as error:
                 complaints.append(str(error))
         if complaints:
             raise FileFormatError(f"{self.checkpoints}: no checkpoint is readable; the newest says: {complaints[0]}")
         return None
 
-    def read(self, number: int, rule: UpdateRule) -> Training:
-        """One checkpoint, checked; the rule's memory is filled into the structure that `rule.init` gives."""
+    def read(self, number: int, algorithm: AbstractAlgorithm) -> Training:
+        """Read and check one checkpoint. The memory gets the structure that `algorithm.init` returns."""
         path, (agent, scaling, recent, leaves, sound), extra = self._parse(number)
-        template = rule.init(agent)
-        shapes = [(x.shape, x.dtype) for x in map(_plain, jax.tree.leaves(template))]
-        if shapes != [(x.shape, x.dtype) for x in leaves]:
+        template = algorithm.init(agent, key=jax.random.key(0))  # only its structure is used
+        shapes = _shapes(map(_plain, jax.tree.leaves(template)))
+        if _shapes(leaves) != shapes:
+            leaves = [x for x in leaves if (x.shape, x.dtype) != OLD_KEY]
+        if _shapes(leaves) != shapes:
             raise FileFormatError(
                 f"{path}: its optimiser's memory does not fit this method; use the version that wrote it."
             )
@@ -344,6 +353,14 @@ COUNTERS = "iteration", "samples", "rows", "astray", "halvings"
 """The numbers of a training run, as a checkpoint keeps them."""
 
 
+OLD_KEY = ((2,), np.dtype(np.uint32))
+"""Shape and type of the random key that PPO and SAC kept in their memory up to version 0.4.0; it is not used any more."""
+
+
+def _shapes(leaves: Iterable[np.ndarray]) -> list[Any]:
+    return [(x.shape, x.dtype) for x in leaves]
+
+
 def _manifest(data: bytes, counters: Mapping[str, Any]) -> bytes:
     """What stands beside the file of a checkpoint; not one of its bytes may differ."""
     known = {name: counters[name] for name in COUNTERS}
@@ -378,14 +395,14 @@ def _returns(record: Record) -> dict[int, float]:
 
 
 def _plain(leaf: Any) -> np.ndarray:
-    """A leaf of a rule's memory as an array of numbers."""
+    """Return a leaf of an algorithm's memory as an array of numbers."""
     if _is_key(leaf):
         leaf = jax.random.key_data(leaf)
     return np.asarray(leaf)
 
 
 def _like(leaf: np.ndarray, template: Any) -> Any:
-    """The saved numbers as what the memory holds there."""
+    """Convert saved numbers to the type that the memory has there."""
     if _is_key(template):
         return jax.random.wrap_key_data(jnp.asarray(leaf))
     return jnp.asarray(leaf) if isinstance(template, jax.Array) else leaf
