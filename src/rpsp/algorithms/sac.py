@@ -267,12 +267,18 @@ class Sac(AbstractAlgorithm):
     def _gradient_step(self, now: _Progress, some: _Minibatch, fixed: Any) -> _Progress:
         """Take one gradient step of critics, policy and temperature on the same minibatch."""
         moving = _moving(now.learners)
-        gradient, found = jax.grad(lambda moving: self._loss(*eqx.combine(moving, fixed), some), has_aux=True)(moving)
+
+        def loss(moving: Any) -> tuple[Array, Array]:
+            policy, critics, log_temperature = eqx.combine(moving, fixed)
+            return self._loss(policy, critics, log_temperature, some)
+
+        gradient, found = jax.grad(loss, has_aux=True)(moving)
         updates, adam = self._adam().update(gradient, now.learners.adam)
         moved: Any = optax.apply_updates(moving, updates)
         # Adam's moments as well: their squares overflow before the parameters do, and would stay infinite.
         finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves((moved, adam))]))
-        learners = Learners(*eqx.combine(moved, fixed), adam)
+        policy, critics, log_temperature = eqx.combine(moved, fixed)
+        learners = Learners(policy, critics, log_temperature, adam)
         targets = jax.tree.map(lambda new, old: old + self.target_rate * (new - old), learners.critics, now.targets)
         taken = now._replace(learners=learners, targets=targets, totals=now.totals + found)
         refused = now._replace(refused=now.refused + 1)
