@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from rpsp.algorithms.policies import Agent, GaussianPolicy
-from rpsp.algorithms.trpo import trpo
+from rpsp.algorithms.trpo import Trpo
 from rpsp.data.batches import pack
 from rpsp.data.episodes import Episode
 from rpsp.data.scaling import fit_scaling
@@ -50,8 +50,8 @@ def trained_policy_data(
         batch = pack([replace(e, observations=scaling.encode(e.observations)) for e in explored])
         inputs = fit_scaling(reached(window, batch))
         agent = Agent(window, GaussianPolicy(window.size, actions, scaling=inputs, key=jax.random.key(seed)))
-        rule = trpo()
-        memory = rule.init(agent)
+        algorithm = Trpo()
+        memory = algorithm.init(agent, key=jax.random.key(seed))
         for iteration in range(iterations):
             started = time.perf_counter()
             collected = collect(
@@ -60,7 +60,7 @@ def trained_policy_data(
             acted = time.perf_counter()
             # One row length and few row counts: few compilations.
             batch = pack(collected.episodes, row_length=task.max_episode_steps, row_multiple=4)
-            agent, memory, diagnostics = rule.step(agent, memory, batch)
+            agent, memory, diagnostics = algorithm.step(agent, memory, batch, key=jax.random.key(iteration))
             numbers = {name: float(value) for name, value in diagnostics.items()}  # waits for the update to be done
             seconds = {"acting_seconds": acted - started, "update_seconds": time.perf_counter() - acted}
             if log is not None:

@@ -29,21 +29,21 @@ def main() -> dict[str, Any]:
     rows = []
     for method in METHODS:
         with jax.default_device(devices["cpu"]):
-            agent, memory, batch, rule = one_update(method)
+            agent, memory, batch, algorithm = one_update(method)
         for name, device in devices.items():
             for count in AGENTS:
                 if name == "cpu" and count > (10 if method.startswith("rpsi") else 1):
                     continue
                 many = jax.device_put(stack([(agent, memory, batch)] * count), device)
                 with jax.default_device(device):
-                    row = {"method": method, "device": name, "agents": count, **timed(rule, many)}
+                    row = {"method": method, "device": name, "agents": count, **timed(algorithm, many)}
                 rows.append(row)
                 print(row, flush=True)
     return {"gpu": devices["gpu"].device_kind, "rows": rows}
 
 
 def one_update(method: str) -> tuple[Any, Any, Any, Any]:
-    """An agent, its rule's memory, a batch and the rule."""
+    """Return an agent, the memory of its algorithm, a batch and the algorithm."""
     fewer = {"epochs": 1} if method == "rpsp-alt" else {}
     config, make_envs, recipe, amounts = prepared(env="Hopper-v5", method=method, **fewer)
     envs = make_envs(config.num_envs)
@@ -53,12 +53,12 @@ def one_update(method: str) -> tuple[Any, Any, Any, Any]:
     )
     batch = packed(collected, envs, training.rows)
     envs.close()
-    return training.agent, training.memory, batch, recipe.rule
+    return training.agent, training.memory, batch, recipe.algorithm
 
 
-def timed(rule: Any, many: Any) -> dict[str, float]:
+def timed(algorithm: Any, many: Any) -> dict[str, float]:
     """Seconds of one update of all agents: with compilation, then the median of three without."""
-    step = eqx.filter_jit(eqx.filter_vmap(rule.step))
+    step = eqx.filter_jit(eqx.filter_vmap(lambda *given: algorithm.step(*given, key=jax.random.key(0))))
     seconds = []
     for _ in range(4):
         started = time.perf_counter()

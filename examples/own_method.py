@@ -1,7 +1,7 @@
-"""Your own method: a filter and an update rule in one file, usable from every command.
+"""Your own method: a filter and an algorithm in one file, usable from every command.
 
 The filter is an α-β tracker: it estimates the observation and its rate of change, and corrects both by a fraction of
-the prediction error. Its two gains are trained to minimise the prediction error. The update rule is REINFORCE.
+the prediction error. Its two gains are trained to minimise the prediction error. The algorithm is REINFORCE.
 
     cd examples
     rpsp train InvertedPendulum-v5 --method own_method:tracker --iterations 60 --out runs/tracker
@@ -11,7 +11,6 @@ the prediction error. Its two gains are trained to minimise the prediction error
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -19,10 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import tyro
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 import rpsp
-from rpsp.algorithms.base import UpdateRule, policy_only
+from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics, policy_only
 from rpsp.algorithms.objectives import (
     advantages,
     distributions,
@@ -85,38 +84,48 @@ def tracking(settings: MethodSettings) -> Belief:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# An update rule: init, step
+# An algorithm: init, step
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def reinforce(settings: MethodSettings) -> UpdateRule:
-    """One Adam step on ℓ₁ = −Σ log π(a_t | q_t) (R_t − b_t); the filter does not change."""
-    adam = optax.adam(settings.learning_rate)
+class Reinforce(AbstractAlgorithm):
+    """One Adam step on ℓ₁ = −Σ log π(a_t | q_t) (R_t − b_t); the filter is frozen."""
 
-    def init(agent: Agent) -> Any:
-        return adam.init(eqx.filter(agent, policy_only(agent)))
+    learning_rate: float = 1e-2
+    """Step size of Adam."""
+    discount: float = 0.99
+    """γ."""
 
-    return UpdateRule(init, eqx.filter_jit(partial(reinforce_step, adam, settings.discount)), "reinforce", policy_only)
+    def init(self, agent: Agent, *, key: PRNGKeyArray) -> Any:
+        """Return Adam's initial state."""
+        return optax.adam(self.learning_rate).init(eqx.filter(agent, policy_only(agent)))
+
+    @eqx.filter_jit
+    def step(self, agent: Agent, memory: Any, batch: Batch, *, key: PRNGKeyArray) -> tuple[Agent, Any, Diagnostics]:
+        """Return the new agent, Adam's new state, and numbers for the log."""
+        states, mask = unroll(agent.filter, batch), jnp.asarray(batch.mask)
+        returns = rewards_to_go(batch, self.discount)
+        baseline = linear_baseline(fit_baseline(states, returns, mask), states)
+        A = advantages(returns, baseline, mask)
+        moving, fixed = eqx.partition(agent, policy_only(agent))
+
+        def loss(moving: Agent) -> Array:
+            return policy_loss(distributions(eqx.combine(moving, fixed).policy, states), batch, A)
+
+        value, gradient = eqx.filter_value_and_grad(loss)(moving)
+        updates, memory = optax.adam(self.learning_rate).update(gradient, memory)
+        new = eqx.combine(eqx.apply_updates(moving, updates), fixed)
+        kl = mean_kl(distributions(agent.policy, states), distributions(new.policy, states), mask)
+        return new, memory, {"policy_loss": value, "kl": kl}
+
+    def select(self, agent: Agent) -> Any:
+        """Return a tree of booleans: only the policy's parameters change."""
+        return policy_only(agent)
 
 
-def reinforce_step(
-    adam: optax.GradientTransformation, discount: float, agent: Agent, memory: Any, batch: Batch
-) -> tuple[Agent, Any, dict[str, Array]]:
-    """Return the updated agent, the state of Adam, and metrics."""
-    states, mask = unroll(agent.filter, batch), jnp.asarray(batch.mask)
-    returns = rewards_to_go(batch, discount)
-    baseline = linear_baseline(fit_baseline(states, returns, mask), states)
-    A = advantages(returns, baseline, mask)
-    moving, fixed = eqx.partition(agent, policy_only(agent))
-
-    def loss(moving: Agent) -> Array:
-        return policy_loss(distributions(eqx.combine(moving, fixed).policy, states), batch, A)
-
-    value, gradient = eqx.filter_value_and_grad(loss)(moving)
-    updates, memory = adam.update(gradient, memory)
-    new = eqx.combine(eqx.apply_updates(moving, updates), fixed)
-    kl = mean_kl(distributions(agent.policy, states), distributions(new.policy, states), mask)
-    return new, memory, {"policy_loss": value, "kl": kl}
+def reinforce(settings: MethodSettings) -> AbstractAlgorithm:
+    """REINFORCE with the settings of a row."""
+    return Reinforce(settings.learning_rate, settings.discount)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

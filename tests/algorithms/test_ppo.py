@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparing import bits_equal, change, leaves
+from comparing import KEY, bits_equal, change, leaves
 
-from rpsp.algorithms.base import UpdateRule, everything, policy_only
+from rpsp.algorithms.base import everything, policy_only
 from rpsp.algorithms.objectives import distributions, gae, policy_loss
 from rpsp.algorithms.policies import AbstractPolicy, Agent, CategoricalPolicy, GaussianPolicy, in_units
-from rpsp.algorithms.ppo import Moments, PpoMemory, merge, ppo, shuffled, states_after
+from rpsp.algorithms.ppo import Moments, Ppo, PpoMemory, merge, shuffled, states_after
 from rpsp.data.batches import Batch, pack
 from rpsp.data.episodes import Episode
 from rpsp.data.scaling import Scaling
@@ -108,10 +108,12 @@ def test_moments_of_batches_are_those_of_all_steps_together() -> None:
 def test_the_first_gradient_is_the_policy_gradient(bootstrap: bool) -> None:
     """One minibatch of the whole batch: every ratio is 1, and Adam's first step is −η sign(g)."""
     agent, batch = gru_agent(), batch_of(0)
-    rule = ppo(1e-3, epochs=1, minibatch=30, bootstrap=bootstrap, scale_rewards=False, normalise=False, hidden=(4,))
-    state: PpoMemory = rule.init(agent)
+    algorithm = Ppo(
+        1e-3, epochs=1, minibatch=30, bootstrap=bootstrap, scale_rewards=False, normalise=False, hidden=(4,)
+    )
+    state: PpoMemory = algorithm.init(agent, key=KEY)
     state = state._replace(critic=eqx.tree_at(lambda c: c.layers[-1].bias, state.critic, jnp.asarray([1.5])))
-    new, _, found = rule.step(agent, state, batch)
+    new, _, found = algorithm.step(agent, state, batch, key=KEY)
     values = jnp.full(batch.shape, 1.5)
     A = gae(batch, values, values if bootstrap else 0 * values, 0.99, 0.95)
     states = compiled_unroll(agent.filter, batch)
@@ -127,37 +129,39 @@ def test_the_first_gradient_is_the_policy_gradient(bootstrap: bool) -> None:
 
 def test_the_filter_stays_bit_for_bit() -> None:
     agent = gru_agent()
-    rule = ppo(**SMALL)
-    new, memory, found = rule.step(agent, rule.init(agent), batch_of(0))
+    algorithm = Ppo(**SMALL)
+    new, memory, found = algorithm.step(agent, algorithm.init(agent, key=KEY), batch_of(0), key=KEY)
     assert bits_equal(agent.filter, new.filter) and not bits_equal(agent.policy, new.policy)
     assert bits_equal(agent.policy.network.scale, new.policy.network.scale)  # type: ignore[attr-defined]
-    assert not bits_equal(memory.critic, rule.init(agent).critic)
+    assert not bits_equal(memory.critic, algorithm.init(agent, key=KEY).critic)
     assert set(found) == DIAGNOSTICS and all(np.isfinite(value) for value in found.values())
     assert found["skipped"] == 0 and found["epochs_done"] == 3
     np.testing.assert_allclose(found["kl"], change(agent, new, batch_of(0)), rtol=1e-2, atol=1e-8)
-    with pytest.raises(UsageError, match="select"):
-        ppo(select=everything).init(agent)
+    with pytest.raises(UsageError, match="moves"):
+        Ppo(moves=everything).init(agent, key=KEY)
 
 
-def test_the_same_seed_gives_the_same_bits() -> None:
-    def twice(seed: int) -> Any:
-        rule, agent = ppo(seed=seed, **SMALL), gru_agent()
-        agent, state, _ = rule.step(agent, rule.init(agent), batch_of(0))
-        return rule.step(agent, state, batch_of(1))
+def test_the_same_keys_give_the_same_bits() -> None:
+    def twice(init: int, step: int) -> Any:
+        algorithm, agent = Ppo(**SMALL), gru_agent()
+        memory = algorithm.init(agent, key=jax.random.key(init))
+        agent, memory, _ = algorithm.step(agent, memory, batch_of(0), key=jax.random.key(step))
+        return algorithm.step(agent, memory, batch_of(1), key=jax.random.key(step + 1))
 
-    first = twice(0)
-    assert bits_equal(first, twice(0))
-    assert not bits_equal(first[0], twice(1)[0])
+    first = twice(0, 0)
+    assert bits_equal(first, twice(0, 0))
+    assert not bits_equal(first[0], twice(1, 0)[0]), "another critic"
+    assert not bits_equal(first[0], twice(0, 1)[0]), "another order of steps"
 
 
 def test_nothing_is_learned_from_filler() -> None:
     agent, batch = gru_agent(), batch_of(0)
-    rule = ppo(**SMALL)
-    expected = rule.step(agent, rule.init(agent), batch)
+    algorithm = Ppo(**SMALL)
+    expected = algorithm.step(agent, algorithm.init(agent, key=KEY), batch, key=KEY)
     filler = ~np.asarray(batch.mask)
     for name in ("previous_observations", "previous_actions", "drawn_actions", "actions", "observations", "rewards"):
         np.asarray(getattr(batch, name))[filler] = np.nan
-    assert bits_equal(rule.step(agent, rule.init(agent), batch), expected)
+    assert bits_equal(algorithm.step(agent, algorithm.init(agent, key=KEY), batch, key=KEY), expected)
 
 
 @pytest.mark.parametrize(
@@ -172,11 +176,11 @@ def test_nothing_is_learned_from_filler() -> None:
     ],
 )
 def test_a_batch_that_is_not_finite_is_skipped_and_forgotten(where: str, poison: float) -> None:
-    rule = ppo(**SMALL)
-    agent, state, _ = rule.step(gru_agent(), rule.init(gru_agent()), batch_of(0))
+    algorithm = Ppo(**SMALL)
+    agent, state, _ = algorithm.step(gru_agent(), algorithm.init(gru_agent(), key=KEY), batch_of(0), key=KEY)
     bad = batch_of(1)
     np.asarray(getattr(bad, where))[0, 1] = poison
-    after, remembered, found = rule.step(agent, state, bad)
+    after, remembered, found = algorithm.step(agent, state, bad, key=KEY)
     assert bits_equal(agent, after) and bits_equal(state, remembered)
     assert found["skipped"] == 1 and found["epochs_done"] == found["kl"] == 0
 
@@ -185,8 +189,8 @@ def test_a_gradient_that_is_not_finite_is_not_followed() -> None:
     """Of two minibatches one has a gradient whose norm overflows. The other is learned from."""
     agent, batch = gru_agent(), batch_of(0)
     np.asarray(batch.rewards)[0, 0] = 1e18
-    rule = ppo(epochs=1, minibatch=15, value_weight=1e10, scale_rewards=False, normalise=False, hidden=(4,))
-    new, memory, found = rule.step(agent, rule.init(agent), batch)
+    algorithm = Ppo(epochs=1, minibatch=15, value_weight=1e10, scale_rewards=False, normalise=False, hidden=(4,))
+    new, memory, found = algorithm.step(agent, algorithm.init(agent, key=KEY), batch, key=KEY)
     assert found["skipped"] == 0.5
     assert not bits_equal(agent.policy, new.policy)
     assert all(np.isfinite(leaf).all() for leaf in leaves((new, memory)))
@@ -196,8 +200,8 @@ def test_epochs_end_when_the_policy_has_changed_enough() -> None:
     agent, batch = gru_agent(), batch_of(0)
     done = {}
     for target in (1e-6, 0.03):
-        rule = ppo(1e-2, epochs=20, minibatch=8, hidden=(4,), target_kl=target)
-        _, _, found = rule.step(agent, rule.init(agent), batch)
+        algorithm = Ppo(1e-2, epochs=20, minibatch=8, hidden=(4,), target_kl=target)
+        _, _, found = algorithm.step(agent, algorithm.init(agent, key=KEY), batch, key=KEY)
         done[target] = int(found["epochs_done"])
         assert found["kl"] > target
     assert done[1e-6] == 1 < done[0.03] < 20
@@ -205,20 +209,19 @@ def test_epochs_end_when_the_policy_has_changed_enough() -> None:
 
 def test_after_a_change_of_units_it_goes_on_as_if_they_had_always_been_these() -> None:
     """Policy and critic make the same steps in their parameters, in units twice as large: no step remembers old units."""
-    rule, agent, batch = ppo(1e-2, max_norm=1e9, target_kl=None, **SMALL), gru_agent(), batch_of(0)
-    agent, memory, _ = rule.step(agent, rule.init(agent), batch)
-    assert rule.in_units is not None
+    algorithm, agent, batch = Ppo(1e-2, max_norm=1e9, target_kl=None, **SMALL), gru_agent(), batch_of(0)
+    agent, memory, _ = algorithm.step(agent, algorithm.init(agent, key=KEY), batch, key=KEY)
     units = Scaling(np.zeros(3), np.full(3, 2.0))
     doubled = eqx.tree_at(lambda a: a.policy.network, agent, in_units(agent.policy.network, units))
-    moved = rule.in_units(agent, memory, units)
+    moved = algorithm.on_new_units(agent, memory, units)
     first, second = (memory.adam[1], moved.adam[1])
     ratio = np.asarray(second.mu) / np.where(first.mu == 0, 1, first.mu)
     assert set(np.round(ratio[np.asarray(first.mu) != 0], 4)) == {1.0, 0.5}, "only the first layers' weights"
     np.testing.assert_allclose(np.asarray(second.nu), np.asarray(first.nu) * ratio**2, rtol=1e-4, atol=1e-12)
-    once = ppo(1e-3, epochs=1, minibatch=30, max_norm=1e9, hidden=(4,))
+    once = Ppo(1e-3, epochs=1, minibatch=30, max_norm=1e9, hidden=(4,))
     steps = []
     for before, kept in ((agent, memory), (doubled, moved)):
-        after, remembered, _ = once.step(before, kept, batch)
+        after, remembered, _ = once.step(before, kept, batch, key=KEY)
         pairs = (after.policy.network, before.policy.network), (remembered.critic, kept.critic)
         steps.append([leaf for new, old in pairs for leaf in map(np.subtract, leaves(new), leaves(old))])
     for one, other in zip(*steps, strict=True):
@@ -228,10 +231,10 @@ def test_after_a_change_of_units_it_goes_on_as_if_they_had_always_been_these() -
 
 def test_the_learning_rate_falls_to_nothing() -> None:
     agent, batch = gru_agent(), batch_of(0)
-    rule = ppo(anneal=2, **SMALL)
-    state, moved = rule.init(agent), []
+    algorithm = Ppo(anneal=2, **SMALL)
+    state, moved = algorithm.init(agent, key=KEY), []
     for _ in range(3):
-        new, state, _ = rule.step(agent, state, batch)
+        new, state, _ = algorithm.step(agent, state, batch, key=KEY)
         moved.append(max(np.abs(a - b).max() for a, b in zip(leaves(new), leaves(agent), strict=True)))
         agent = new
     assert moved[0] > moved[1] > moved[2] == 0
@@ -239,10 +242,10 @@ def test_the_learning_rate_falls_to_nothing() -> None:
 
 def test_scaled_rewards_do_not_know_their_unit() -> None:
     agent, batch = gru_agent(), batch_of(0)
-    rule = ppo(**SMALL)
+    algorithm = Ppo(**SMALL)
     large = eqx.tree_at(lambda b: b.rewards, batch, 1024 * np.asarray(batch.rewards))
-    one, _, found = rule.step(agent, rule.init(agent), batch)
-    other, _, found_large = rule.step(agent, rule.init(agent), large)
+    one, _, found = algorithm.step(agent, algorithm.init(agent, key=KEY), batch, key=KEY)
+    other, _, found_large = algorithm.step(agent, algorithm.init(agent, key=KEY), large, key=KEY)
     assert float(found_large["reward_scale"]) == 1024 * float(found["reward_scale"])
     for a, b in zip(leaves(one), leaves(other), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
@@ -252,15 +255,15 @@ def test_the_critic_learns_the_value_of_a_state() -> None:
     """Reward is what was last seen, episodes have one step: V(q) = q."""
     rng = np.random.default_rng(0)
     agent = Agent(observation_window(1, 1, 1), GaussianPolicy(1, 1, hidden=(2,), key=jax.random.key(0)))
-    rule = ppo(3e-3, minibatch=32, hidden=(16,))
-    state, explained = rule.init(agent), []
+    algorithm = Ppo(3e-3, minibatch=32, hidden=(16,))
+    state, explained = algorithm.init(agent, key=KEY), []
     for _ in range(20):
         seen, drawn = rng.standard_normal((2, 100))
         episodes = [
             Episode(np.array([[o], [0.0]]), np.array([[a]]), np.array([o]), terminated=True)
             for o, a in zip(seen, drawn, strict=True)
         ]
-        agent, state, found = rule.step(agent, state, pack(episodes, row_length=10))
+        agent, state, found = algorithm.step(agent, state, pack(episodes, row_length=10), key=KEY)
         explained.append(float(found["explained_variance"]))
     assert abs(explained[0]) < 1e-5 and explained[-1] > 0.9
 
@@ -278,8 +281,8 @@ def test_it_finds_the_best_action_and_compiles_once(kind: type[AbstractPolicy]) 
     actions = 3 if discrete else 1
     window = observation_window(1, 1, actions)
     agent = Agent(window, kind(1, actions, hidden=(4,), key=jax.random.key(0)))  # type: ignore[call-arg]
-    rule: UpdateRule = ppo(1e-2, minibatch=50, hidden=(8,), select=counting)
-    state, act = rule.init(agent), eqx.filter_jit(lambda agent: agent.policy(jnp.zeros(1)))
+    algorithm = Ppo(1e-2, minibatch=50, hidden=(8,), moves=counting)
+    state, act = algorithm.init(agent, key=KEY), eqx.filter_jit(lambda agent: agent.policy(jnp.zeros(1)))
     draw = eqx.filter_jit(lambda dist, noise: jax.vmap(dist.sample)(noise))
     noise = jax.random.gumbel if discrete else jax.random.normal
     assert len(traced) == 1
@@ -289,7 +292,7 @@ def test_it_finds_the_best_action_and_compiles_once(kind: type[AbstractPolicy]) 
         episodes = [
             Episode(np.zeros((2, 1)), a[None], r[None], terminated=True) for a, r in zip(drawn, rewards, strict=True)
         ]
-        agent, state, _ = rule.step(agent, state, pack(episodes, row_length=10))
+        agent, state, _ = algorithm.step(agent, state, pack(episodes, row_length=10), key=KEY)
     if discrete:
         assert jax.nn.softmax(act(agent).logits)[1] > 0.9
     else:
@@ -314,4 +317,4 @@ def test_settings_are_checked() -> None:
     ]
     for settings in wrong:
         with pytest.raises(UsageError, match=next(iter(settings))):
-            ppo(**settings)  # type: ignore[arg-type]
+            Ppo(**settings)  # type: ignore[arg-type]

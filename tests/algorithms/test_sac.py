@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from comparing import KEY
 
 from rpsp.algorithms.policies import Agent, GaussianPolicy, Network, SquashedGaussian, SquashedPolicy
-from rpsp.algorithms.sac import SacMemory, explored, refitted, sac, values
+from rpsp.algorithms.sac import Sac, SacMemory, recomputed, values
 from rpsp.data.batches import Batch, pack
 from rpsp.data.episodes import Episode
 from rpsp.data.replay import store
@@ -86,12 +87,12 @@ def in_ring(memory: SacMemory, name: str) -> np.ndarray:
 
 
 def test_the_buffer_holds_the_latest_steps_in_order() -> None:
-    agent, rule = gru_agent(), sac(**SMALL)
-    memory, everything = rule.init(agent), []
+    agent, algorithm = gru_agent(), Sac(**SMALL)
+    memory, everything = algorithm.init(agent, key=KEY), []
     for seed in range(4):
         batch = batch_of(seed, 5, 4, 7)
         everything.append(np.asarray(batch.rewards)[np.asarray(batch.mask)])
-        _, memory, found = rule.step(agent, memory, batch)
+        _, memory, found = algorithm.step(agent, memory, batch, key=KEY)
         expected = np.concatenate(everything)[-40:]
         np.testing.assert_allclose(in_ring(memory, "reward"), expected, rtol=1e-6)
         assert int(found["stored"]) == len(expected)
@@ -101,43 +102,47 @@ def test_the_buffer_holds_the_latest_steps_in_order() -> None:
 
 
 def test_the_exploration_is_stored_as_it_was_done() -> None:
-    agent, rule = gru_agent(), sac(**SMALL)
+    agent, algorithm = gru_agent(), Sac(**SMALL)
     batch = batch_of(0, 5, 4, 7)
     mask = np.asarray(batch.mask)
-    memory = explored(agent, rule.init(agent), batch)
+    memory = algorithm.on_exploration(agent, algorithm.init(agent, key=KEY), batch)
     np.testing.assert_array_equal(in_ring(memory, "action"), np.asarray(batch.actions)[mask])
     np.testing.assert_allclose(in_ring(memory, "q"), np.asarray(compiled_unroll(agent.filter, batch))[mask], atol=1e-6)
-    assert int(rule.step(agent, memory, batch_of(1, 3))[1].steps) == 19, "what is acted later comes behind it"
+    assert int(algorithm.step(agent, memory, batch_of(1, 3), key=KEY)[1].steps) == 19, (
+        "what is acted later comes behind it"
+    )
     much = batch_of(2, *[12] * 5)  # more than the buffer's 40
     expected = np.asarray(much.rewards)[np.asarray(much.mask)][-40:]
-    np.testing.assert_array_equal(in_ring(explored(agent, rule.init(agent), much), "reward"), expected)
+    np.testing.assert_array_equal(
+        in_ring(algorithm.on_exploration(agent, algorithm.init(agent, key=KEY), much), "reward"), expected
+    )
 
 
 def test_states_are_computed_anew_as_if_the_new_filter_had_acted() -> None:
     """Exactly where a piece begins with an episode; and where it does not, from the state that was stored."""
     agent, other = gru_agent(0), gru_agent(1)
     batch = batch_of(0, 12, 12)
-    memory = sac(**SMALL).init(agent)
+    memory = Sac(**SMALL).init(agent, key=KEY)
     states = np.asarray(compiled_unroll(agent.filter, batch))
     memory = memory._replace(
         stored=store(memory.stored, memory.steps, batch, jnp.asarray(states)), steps=jnp.asarray(24, jnp.int32)
     )
     expected = np.asarray(compiled_unroll(other.filter, batch)).reshape(24, -1)
-    again = refitted(other, memory, 40).stored.q
+    again = recomputed(other, memory, 40).stored.q
     np.testing.assert_allclose(again[:24], expected, atol=1e-6)
     np.testing.assert_array_equal(again[24:], memory.stored.q[24:])
-    same = refitted(agent, memory, 7).stored.q
+    same = recomputed(agent, memory, 7).stored.q
     np.testing.assert_allclose(same[:24], states.reshape(24, -1), atol=1e-6)
 
 
 def test_the_oldest_step_of_a_full_buffer_does_not_go_on_from_the_newest() -> None:
     """Computed anew by the filter that made them, states stay what they are, though the ring's seam cuts an episode."""
-    agent, rule = gru_agent(), sac(**SMALL)
+    agent, algorithm = gru_agent(), Sac(**SMALL)
     batch = batch_of(0, 12, 12, 12, 12, 12)  # 60 steps into a ring of 40: the oldest is the ninth of an episode
-    memory = explored(agent, rule.init(agent), batch)
+    memory = algorithm.on_exploration(agent, algorithm.init(agent, key=KEY), batch)
     assert int(memory.steps) % 40 == 20 and not bool(memory.stored.start[20])
     for length in (40, 7):
-        np.testing.assert_allclose(refitted(agent, memory, length).stored.q, memory.stored.q, atol=1e-6)
+        np.testing.assert_allclose(recomputed(agent, memory, length).stored.q, memory.stored.q, atol=1e-6)
 
 
 # Learning
@@ -146,15 +151,13 @@ def test_the_oldest_step_of_a_full_buffer_does_not_go_on_from_the_newest() -> No
 def test_the_critics_learn_what_a_plain_loop_says() -> None:
     """y = r + γ (min_i Q̄_i(q', a') − α log π(a' | q')), and r alone where an episode terminated, not where time ran out."""
     agent = gru_agent()
-    rule = sac(hidden=(16,), minibatch=8, capacity=40, discount=0.9, ratio=0.1)  # one gradient of eleven steps
-    first = rule.init(agent)
+    algorithm = Sac(hidden=(16,), minibatch=8, capacity=40, discount=0.9, ratio=0.1)  # one gradient of eleven steps
+    first = algorithm.init(agent, key=KEY)
     memory = first._replace(
         targets=jax.tree.map(lambda x: 1.5 * x + 0.1, first.critics), log_temperature=jnp.asarray(-1.0)
     )
-    _, after, found = rule.step(agent, memory, batch_of(0, 1, 2, 1, 2, 3, 2))
-    pick, draw, _ = jax.random.split(
-        jax.random.fold_in(jax.random.split(jax.random.wrap_key_data(memory.key))[1], 0), 3
-    )
+    _, after, found = algorithm.step(agent, memory, batch_of(0, 1, 2, 1, 2, 3, 2), key=KEY)
+    pick, draw, _ = jax.random.split(jax.random.fold_in(KEY, 0), 3)
     chosen = np.asarray(jax.random.randint(pick, (8,), 0, 11))
     noise, s = jax.random.normal(draw, (8, 1)), after.stored
     lasts = [bool(s.terminated[i]) for i in chosen if i + 1 == 11 or s.start[i + 1]]
@@ -176,11 +179,10 @@ def test_the_critics_learn_what_a_plain_loop_says() -> None:
 
 
 def test_a_change_of_units_keeps_functions_and_rescales_adams_moments() -> None:
-    rule, agent = sac(1e-2, **SMALL), gru_agent()
-    agent, memory, _ = rule.step(agent, rule.init(agent), batch_of(0, 9, 8, 7))
-    assert rule.in_units is not None
+    algorithm, agent = Sac(1e-2, **SMALL), gru_agent()
+    agent, memory, _ = algorithm.step(agent, algorithm.init(agent, key=KEY), batch_of(0, 9, 8, 7), key=KEY)
     units = Scaling(np.asarray(agent.policy.network.mean), 2 * np.asarray(agent.policy.network.scale))
-    moved = rule.in_units(agent, memory, units)
+    moved = algorithm.on_new_units(agent, memory, units)
     rng = np.random.default_rng(1)
     q, action = (jnp.asarray(rng.normal(size=(6, n)), jnp.float32) for n in (4, 1))
     for name in ("critics", "targets"):
@@ -202,14 +204,14 @@ def test_a_change_of_units_keeps_functions_and_rescales_adams_moments() -> None:
 
 
 def test_nothing_is_learned_of_less_than_a_minibatch() -> None:
-    agent, rule = gru_agent(), sac(**SMALL)
-    new, memory, found = rule.step(agent, rule.init(agent), batch_of(0, 4))
+    agent, algorithm = gru_agent(), Sac(**SMALL)
+    new, memory, found = algorithm.step(agent, algorithm.init(agent, key=KEY), batch_of(0, 4), key=KEY)
     assert eqx.tree_equal(new, agent) and int(memory.steps) == 4 and float(found["kl"]) == 0
 
 
 def test_the_filter_stays_and_a_seed_gives_the_same_bits() -> None:
-    agent, rule = gru_agent(), sac(**SMALL)
-    ends = [rule.step(agent, rule.init(agent), batch_of(0, 12, 12)) for _ in range(2)]
+    agent, algorithm = gru_agent(), Sac(**SMALL)
+    ends = [algorithm.step(agent, algorithm.init(agent, key=KEY), batch_of(0, 12, 12), key=KEY) for _ in range(2)]
     assert eqx.tree_equal(ends[0], ends[1])
     assert eqx.tree_equal(ends[0][0].filter, agent.filter) and not eqx.tree_equal(ends[0][0].policy, agent.policy)
 
@@ -217,10 +219,10 @@ def test_the_filter_stays_and_a_seed_gives_the_same_bits() -> None:
 @pytest.mark.parametrize("reward", [np.inf, 2e19])
 def test_a_gradient_that_is_not_finite_is_not_followed(reward: float) -> None:
     """Nor one whose squares are not, which Adam would remember for ever."""
-    agent, rule = gru_agent(), sac(**SMALL)
+    agent, algorithm = gru_agent(), Sac(**SMALL)
     batch = batch_of(0, 12, 12)
     batch = eqx.tree_at(lambda b: b.rewards, batch, np.full_like(batch.rewards, reward))
-    new, memory, found = rule.step(agent, rule.init(agent), batch)
+    new, memory, found = algorithm.step(agent, algorithm.init(agent, key=KEY), batch, key=KEY)
     assert float(found["skipped"]) == 1 and eqx.tree_equal(new, agent)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(memory.adam))
 
@@ -231,26 +233,28 @@ def test_it_finds_the_best_action_of_a_bandit(normed: bool) -> None:
     rng = np.random.default_rng(0)
     window = observation_window(1, 1, 1)
     agent = Agent(window, SquashedPolicy(1, 1, key=jax.random.key(0)))
-    rule = sac(3e-3, hidden=(32,), minibatch=64, capacity=4000, target_entropy=-3.0, normed=normed)
-    memory = rule.init(agent)
-    for _ in range(12):
+    algorithm = Sac(3e-3, hidden=(32,), minibatch=64, capacity=4000, target_entropy=-3.0, normed=normed)
+    memory = algorithm.init(agent, key=KEY)
+    for n in range(12):
         drawn = np.asarray(jax.vmap(agent.policy(jnp.zeros(1)).sample)(rng.normal(size=(200, 1))))
         played = [
             Episode(np.zeros((2, 1)), a[None], np.array([-((a[0] - 0.5) ** 2)]), a[None], terminated=True)
             for a in drawn
         ]
-        agent, memory, found = rule.step(agent, memory, pack(played, row_length=20))
+        agent, memory, found = algorithm.step(
+            agent, memory, pack(played, row_length=20), key=jax.random.fold_in(KEY, n)
+        )
     assert float(agent.policy(jnp.zeros(1)).mode()[0]) == pytest.approx(0.5, abs=0.1)
     assert float(found["value"]) > -0.1
 
 
 def test_mistakes_are_said() -> None:
     with pytest.raises(UsageError, match=r"learning_rate=0\.0"):
-        sac(0.0)
+        Sac(0.0)
     with pytest.raises(UsageError, match=r"target_rate=2\.0"):
-        sac(target_rate=2.0)
+        Sac(target_rate=2.0)
     with pytest.raises(UsageError, match="capacity=10"):
-        sac(capacity=10)
+        Sac(capacity=10)
     agent = Agent(observation_window(1, 1, 1), GaussianPolicy(1, 1, key=jax.random.key(0)))
     with pytest.raises(UsageError, match="SquashedPolicy"):
-        sac(**SMALL).init(agent)
+        Sac(**SMALL).init(agent, key=KEY)

@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from comparing import KEY
 from jax.flatten_util import ravel_pytree
 
 from rpsp.algorithms.base import everything, filter_only, policy_only
 from rpsp.algorithms.objectives import distributions, mean_kl
 from rpsp.algorithms.policies import AbstractPolicy, Agent, CategoricalPolicy, GaussianPolicy
-from rpsp.algorithms.trpo import conjugate_gradient, fisher_product, trpo
+from rpsp.algorithms.trpo import Trpo, conjugate_gradient, fisher_product
 from rpsp.data.batches import Batch, pack
 from rpsp.data.episodes import Episode
 from rpsp.data.scaling import fit_scaling
@@ -120,12 +121,12 @@ def change(old: Agent, new: Agent, batch: Batch) -> jax.Array:
 def test_a_step_never_leaves_the_trust_region(start: Any, max_kl: float, damping: float) -> None:
     agent: Agent = start()
     discrete = isinstance(agent.policy, CategoricalPolicy)
-    rule = trpo(max_kl=max_kl, damping=damping, select=everything if start is gru_agent else policy_only)
-    state = rule.init(agent)
+    algorithm = Trpo(max_kl=max_kl, damping=damping, moves=everything if start is gru_agent else policy_only)
+    state = algorithm.init(agent, key=KEY)
     moved, fractions = 0, []
     for seed in range(5):
         batch = batch_of(seed, one_hot=discrete)
-        new, state, diagnostics = rule.step(agent, state, batch)
+        new, state, diagnostics = algorithm.step(agent, state, batch, key=KEY)
         # Recomputed outside the compiled step, the KL may differ in its last bits.
         assert change(agent, new, batch) <= max_kl * (1 + 1e-3) + 1e-8
         assert diagnostics["kl"] <= max_kl
@@ -141,8 +142,8 @@ def test_a_step_never_leaves_the_trust_region(start: Any, max_kl: float, damping
 @pytest.mark.parametrize("select", [policy_only, filter_only, everything])
 def test_what_is_frozen_stays_bit_for_bit(select: Any) -> None:
     agent = window_agent() if select is policy_only else gru_agent()
-    rule = trpo(select=select)
-    new, _, diagnostics = rule.step(agent, rule.init(agent), batch_of(0))
+    algorithm = Trpo(moves=select)
+    new, _, diagnostics = algorithm.step(agent, algorithm.init(agent, key=KEY), batch_of(0), key=KEY)
     assert diagnostics["skipped"] == 0
     assert bits_equal(agent.filter, new.filter) == (select is policy_only)
     assert bits_equal(agent.policy, new.policy) == (select is filter_only)
@@ -158,8 +159,8 @@ def test_what_is_frozen_stays_bit_for_bit(select: Any) -> None:
 def test_a_step_that_is_not_finite_is_skipped(poison: float) -> None:
     agent, batch = window_agent(), batch_of(0)
     np.asarray(batch.rewards)[0, 1] = poison
-    rule = trpo()
-    new, _, diagnostics = rule.step(agent, rule.init(agent), batch)
+    algorithm = Trpo()
+    new, _, diagnostics = algorithm.step(agent, algorithm.init(agent, key=KEY), batch, key=KEY)
     assert diagnostics["skipped"] == 1 and diagnostics["kl"] == 0
     assert bits_equal(agent, new)
 
@@ -174,14 +175,14 @@ def test_it_finds_the_best_action_and_compiles_once() -> None:
 
     window = observation_window(1, 1, 1)
     agent = Agent(window, GaussianPolicy(1, 1, hidden=(2,), key=jax.random.key(0)))
-    rule = trpo(max_kl=0.05, select=counting)
+    algorithm = Trpo(max_kl=0.05, moves=counting)
     rng = np.random.default_rng(0)
-    state, act = rule.init(agent), eqx.filter_jit(lambda agent: agent.policy(jnp.zeros(1)))
+    state, act = algorithm.init(agent, key=KEY), eqx.filter_jit(lambda agent: agent.policy(jnp.zeros(1)))
     for _ in range(25):
         dist = act(agent)
         drawn = np.asarray(dist.mean) + np.exp(np.asarray(dist.log_std)) * rng.standard_normal((200, 1))
         episodes = [Episode(np.zeros((2, 1)), a[None], -((a - 0.5) ** 2), terminated=True) for a in drawn]
-        agent, state, _ = rule.step(agent, state, pack(episodes, row_length=10))
+        agent, state, _ = algorithm.step(agent, state, pack(episodes, row_length=10), key=KEY)
     np.testing.assert_allclose(act(agent).mean, 0.5, atol=0.1)
     assert float(act(agent).log_std[0]) < -0.5
     assert len(traced) == 1
@@ -190,7 +191,7 @@ def test_it_finds_the_best_action_and_compiles_once() -> None:
 def test_settings_are_checked() -> None:
     for wrong in ({"max_kl": 0.0}, {"damping": -1.0}, {"cg_steps": 0}, {"shrink": 1.0}):
         with pytest.raises(UsageError, match=next(iter(wrong))):
-            trpo(**wrong)  # type: ignore[arg-type]
+            Trpo(**wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -203,12 +204,12 @@ def test_two_frames_learn_to_balance_without_velocities(tmp_path: Any, monkeypat
     batch = pack([replace(e, observations=scaling.encode(e.observations)) for e in explored])
     inputs = fit_scaling(np.asarray(compiled_unroll(window, batch), np.float64)[batch.mask])
     agent = Agent(window, GaussianPolicy(window.size, 1, scaling=inputs, key=jax.random.key(0)))
-    rule = trpo()
-    state, best = rule.init(agent), 0.0
+    algorithm = Trpo()
+    state, best = algorithm.init(agent, key=KEY), 0.0
     for iteration in range(40):
         collected = collect(agent, envs, scaling=scaling, samples=2000, seed=0, iteration=iteration)
         batch = pack(collected.episodes, row_length=200, row_multiple=4)
-        agent, state, diagnostics = rule.step(agent, state, batch)
+        agent, state, diagnostics = algorithm.step(agent, state, batch, key=KEY)
         assert diagnostics["kl"] <= 0.01
         best = max(best, collected.stats["mean_return"])
     assert best >= 150

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -12,15 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from comparing import bits_equal, change, close, leaves
+from comparing import KEY, bits_equal, change, close, leaves
 from jax.flatten_util import ravel_pytree
 
 from rpsp.algorithms.adam import adam_in_units, moments_in_units
-from rpsp.algorithms.alternating import in_sequence
-from rpsp.algorithms.base import UpdateRule, everything, filter_only, policy_only
+from rpsp.algorithms.alternating import InSequence
+from rpsp.algorithms.base import AbstractAlgorithm, everything, filter_only, policy_only
 from rpsp.algorithms.policies import Agent, GaussianPolicy, Network, in_units
-from rpsp.algorithms.trpo import trpo
-from rpsp.algorithms.vrpg import gradient_variance, truncated_unroll, variance_weights, vrpg, without_outliers
+from rpsp.algorithms.trpo import Trpo
+from rpsp.algorithms.vrpg import Vrpg, gradient_variance, truncated_unroll, variance_weights, without_outliers
 from rpsp.data.batches import Batch, pack
 from rpsp.data.episodes import Episode
 from rpsp.data.scaling import Scaling
@@ -124,8 +124,8 @@ def test_gradients_are_those_of_finite_differences() -> None:
         )
         gradients = (up - down) / 2e-5
         norms = np.linalg.norm(gradients, axis=0)
-        rule = vrpg(1e-3, discount=0.9, normalise=False, prediction_weight=3.0, max_norm=1e9)
-        new, _, found = rule.step(agent, rule.init(agent), batch)
+        algorithm = Vrpg(1e-3, discount=0.9, normalise=False, prediction_weight=3.0, max_norm=1e9)
+        new, _, found = algorithm.step(agent, algorithm.init(agent, key=KEY), batch, key=KEY)
         for i, name in enumerate(["policy", "prediction"]):
             np.testing.assert_allclose(found[f"{name}_loss"], here[0, i], rtol=1e-4)
             np.testing.assert_allclose(found[f"{name}_gradient_norm"], norms[i], rtol=1e-4)
@@ -169,8 +169,8 @@ def test_pieces_that_begin_at_known_states_give_the_same_gradient() -> None:
     known = eqx.tree_at(
         lambda b: b.states, batch, np.asarray(compiled_unroll(agent.filter, batch)), is_leaf=lambda x: x is None
     )
-    rule = vrpg(truncate=5)
-    found = [rule.step(agent, rule.init(agent), b)[2] for b in (batch, known)]
+    algorithm = Vrpg(truncate=5)
+    found = [algorithm.step(agent, algorithm.init(agent, key=KEY), b, key=KEY)[2] for b in (batch, known)]
     for name in ("policy_gradient_norm", "prediction_gradient_norm", "kl", "policy_loss", "prediction_loss"):
         np.testing.assert_allclose(found[1][name], found[0][name], rtol=1e-4)
     states = [truncated_unroll(agent.filter, jax.tree.map(jnp.asarray, b), 5) for b in (batch, known)]
@@ -181,8 +181,8 @@ def test_a_truncation_longer_than_every_row_is_none() -> None:
     agent, batch = gru_agent(), batch_of(0)
     after = {}
     for truncate in (None, 12, 2):
-        rule = vrpg(prediction_weight=3.0, truncate=truncate)
-        new, _, found = rule.step(agent, rule.init(agent), batch)
+        algorithm = Vrpg(prediction_weight=3.0, truncate=truncate)
+        new, _, found = algorithm.step(agent, algorithm.init(agent, key=KEY), batch, key=KEY)
         np.testing.assert_allclose(found["kl"], change(agent, new, batch), rtol=1e-2, atol=1e-8)
         after[truncate] = new, float(found["prediction_gradient_norm"])
     # A new static argument is a new program: equal up to rounding, which Adam's first step, −η sign(g), keeps small.
@@ -205,9 +205,9 @@ def test_beta_weights_the_new_value() -> None:
 
 def test_the_rule_weights_its_losses_so() -> None:
     agent = gru_agent()
-    rule = vrpg(prediction_weight=3.0, max_norm=100.0)  # so that neither counts as an outlier
-    agent, state, first = rule.step(agent, rule.init(agent), batch_of(0))
-    _, state, second = rule.step(agent, state, batch_of(1))
+    algorithm = Vrpg(prediction_weight=3.0, max_norm=100.0)  # so that neither counts as an outlier
+    agent, state, first = algorithm.step(agent, algorithm.init(agent, key=KEY), batch_of(0), key=KEY)
+    _, state, second = algorithm.step(agent, state, batch_of(1), key=KEY)
     for i, (name, a) in enumerate({"policy": 1.0, "prediction": 3.0}.items()):
         norms = [float(found[f"{name}_gradient_norm"]) for found in (first, second)]
         assert norms[0] != norms[1]
@@ -220,8 +220,8 @@ def test_the_rule_weights_its_losses_so() -> None:
 def test_the_policy_may_go_further_than_the_filter() -> None:
     agent, ends = gru_agent(), {}
     for rate in (1.0, 10.0):
-        rule = vrpg(policy_rate=rate)
-        ends[rate] = rule.step(agent, rule.init(agent), batch_of(0))[0]
+        algorithm = Vrpg(policy_rate=rate)
+        ends[rate] = algorithm.step(agent, algorithm.init(agent, key=KEY), batch_of(0), key=KEY)[0]
     close(ends[1.0].filter, ends[10.0].filter)  # the rate is compiled in: two programs
     way = {rate: jax.tree.map(lambda new, old: new - old, end.policy, agent.policy) for rate, end in ends.items()}
     for near, far in zip(jax.tree.leaves(way[1.0]), jax.tree.leaves(way[10.0]), strict=True):
@@ -237,12 +237,12 @@ def test_outliers_are_cut_before_they_are_remembered() -> None:
 
 def test_a_step_after_an_explosion_is_as_long_as_before() -> None:
     """Rewards a thousand times larger for one batch: the weight of the policy loss falls by a third, not to nothing."""
-    agent, rule = gru_agent(), vrpg(learning_rate=1e-6, normalise=False)
-    state, weights = rule.init(agent), []
+    agent, algorithm = gru_agent(), Vrpg(learning_rate=1e-6, normalise=False)
+    state, weights = algorithm.init(agent, key=KEY), []
     for factor in (1.0, 1000.0, 1.0):
         batch = batch_of(0)
         batch = eqx.tree_at(lambda b: b.rewards, batch, factor * batch.rewards)
-        agent, state, found = rule.step(agent, state, batch)
+        agent, state, found = algorithm.step(agent, state, batch, key=KEY)
         weights.append(float(found["policy_weight"]))
     np.testing.assert_allclose(weights[1:], weights[0] / np.sqrt([1.8, 0.9 * 1.8 + 0.1]), rtol=1e-3)
 
@@ -253,8 +253,8 @@ def test_a_step_after_an_explosion_is_as_long_as_before() -> None:
 @pytest.mark.parametrize("select", [policy_only, filter_only, everything])
 def test_what_is_frozen_stays_bit_for_bit(select: Any) -> None:
     agent = psr_agent()
-    rule = vrpg(select=select, truncate=5)
-    new, _, found = rule.step(agent, rule.init(agent), batch_of(0))
+    algorithm = Vrpg(moves=select, truncate=5)
+    new, _, found = algorithm.step(agent, algorithm.init(agent, key=KEY), batch_of(0), key=KEY)
     assert found["skipped"] == 0
     assert bits_equal(agent.filter, new.filter) == (select is policy_only)
     assert bits_equal(agent.policy, new.policy) == (select is filter_only)
@@ -268,25 +268,25 @@ def test_what_is_frozen_stays_bit_for_bit(select: Any) -> None:
 def test_prediction_weight_0_drops_the_prediction_loss() -> None:
     """What only predictions depend on does not move, and a prediction that is not finite is nobody's business."""
     agent, batch = psr_agent(), batch_of(0)
-    rule = vrpg(prediction_weight=0.0)
-    new, _, found = rule.step(agent, rule.init(agent), batch)
+    algorithm = Vrpg(prediction_weight=0.0)
+    new, _, found = algorithm.step(agent, algorithm.init(agent, key=KEY), batch, key=KEY)
     before, after = agent.filter.first, new.filter.first  # type: ignore[attr-defined]
     assert bits_equal((before.W_pred, before.W_hor), (after.W_pred, after.W_hor))
     assert not np.array_equal(before.W_ext_xi, after.W_ext_xi)
     assert found["prediction_gradient_norm"] == found["prediction_weight"] == 0 < found["prediction_loss"]
     np.asarray(batch.observations)[0, 0] = np.nan  # what is predicted, not what is filtered in
-    again, _, found = rule.step(agent, rule.init(agent), batch)
+    again, _, found = algorithm.step(agent, algorithm.init(agent, key=KEY), batch, key=KEY)
     assert found["skipped"] == 0 and np.isnan(found["prediction_loss"])
     assert bits_equal(again, new)
 
 
 def test_a_step_never_leaves_the_trust_region() -> None:
     max_kl = 0.01
-    rule, now = vrpg(0.1, max_kl=max_kl), gru_agent()
-    state, fractions = rule.init(now), []
+    algorithm, now = Vrpg(0.1, max_kl=max_kl), gru_agent()
+    state, fractions = algorithm.init(now, key=KEY), []
     for seed in range(4):
         batch = batch_of(seed)
-        new, state, found = rule.step(now, state, batch)
+        new, state, found = algorithm.step(now, state, batch, key=KEY)
         fractions.append(float(found["step_fraction"]))
         # Recomputed outside the compiled step, the KL may differ in its last bits.
         assert change(now, new, batch) <= max_kl * (1 + 1e-3) + 1e-8
@@ -298,31 +298,33 @@ def test_a_step_never_leaves_the_trust_region() -> None:
 
 def test_a_step_too_long_for_the_trust_region_is_given_up() -> None:
     agent, batch = gru_agent(), batch_of(0)
-    rule = vrpg(1e6, max_kl=0.01)
-    new, _, found = rule.step(agent, rule.init(agent), batch)
+    algorithm = Vrpg(1e6, max_kl=0.01)
+    new, _, found = algorithm.step(agent, algorithm.init(agent, key=KEY), batch, key=KEY)
     assert bits_equal(agent, new)
     assert found["skipped"] == 1 and found["step_fraction"] == found["kl"] == 0
 
 
-@pytest.mark.parametrize("rule", [vrpg(prediction_weight=3.0), vrpg(0.1, max_kl=0.01)], ids=["free", "trust region"])
+@pytest.mark.parametrize(
+    "algorithm", [Vrpg(prediction_weight=3.0), Vrpg(0.1, max_kl=0.01)], ids=["free", "trust region"]
+)
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
-def test_a_batch_that_is_not_finite_is_skipped_and_forgotten(poison: float, rule: UpdateRule) -> None:
-    agent, state, found = rule.step(gru_agent(), rule.init(gru_agent()), batch_of(0))
+def test_a_batch_that_is_not_finite_is_skipped_and_forgotten(poison: float, algorithm: AbstractAlgorithm) -> None:
+    agent, state, found = algorithm.step(gru_agent(), algorithm.init(gru_agent(), key=KEY), batch_of(0), key=KEY)
     assert found["skipped"] == 0
     bad = batch_of(1)
     np.asarray(bad.rewards)[0, 1] = poison
-    after, remembered, found = rule.step(agent, state, bad)
+    after, remembered, found = algorithm.step(agent, state, bad, key=KEY)
     assert found["skipped"] == 1 and found["kl"] == found["step_fraction"] == 0
     assert bits_equal(agent, after) and bits_equal(state, remembered)
 
 
 def test_so_is_one_whose_gradient_is_finite_but_not_its_norm() -> None:
     """Cut to a usual norm it would be 0, and the loss be forgotten without a word."""
-    rule = vrpg(prediction_weight=3.0)
-    agent, state, _ = rule.step(gru_agent(), rule.init(gru_agent()), batch_of(0))
+    algorithm = Vrpg(prediction_weight=3.0)
+    agent, state, _ = algorithm.step(gru_agent(), algorithm.init(gru_agent(), key=KEY), batch_of(0), key=KEY)
     bad = batch_of(1)
     np.asarray(bad.observations)[:] = 2e18
-    after, remembered, found = rule.step(agent, state, bad)
+    after, remembered, found = algorithm.step(agent, state, bad, key=KEY)
     assert np.isfinite(found["prediction_loss"]) and found["prediction_gradient_norm"] == np.inf
     assert found["skipped"] == found["unsound"] == 1
     assert bits_equal(agent, after) and bits_equal(state, remembered)
@@ -336,28 +338,28 @@ def test_prediction_improves_and_one_shape_compiles_once() -> None:
         return filter_only(agent)
 
     agent, batch = gru_agent(), batch_of(0)
-    rule = vrpg(1e-2, select=counting)
-    state, losses = rule.init(agent), []
+    algorithm = Vrpg(1e-2, moves=counting)
+    state, losses = algorithm.init(agent, key=KEY), []
     assert len(traced) == 1
     for _ in range(40):
-        agent, state, found = rule.step(agent, state, batch)
+        agent, state, found = algorithm.step(agent, state, batch, key=KEY)
         losses.append(float(found["prediction_loss"]))
     assert losses[-1] < 0.9 * losses[0]
     for seed in range(3):
-        agent, state, _ = rule.step(agent, state, batch_of(seed))
+        agent, state, _ = algorithm.step(agent, state, batch_of(seed), key=KEY)
     assert len(traced) == 2
 
 
 def test_it_finds_the_best_action() -> None:
     """A bandit: reward −(a − 0.5)² in one-step episodes."""
     agent = Agent(observation_window(1, 1, 1), GaussianPolicy(1, 1, hidden=(2,), key=jax.random.key(0)))
-    rule, rng = vrpg(0.05, max_kl=0.05), np.random.default_rng(0)
-    state, act = rule.init(agent), eqx.filter_jit(lambda agent: agent.policy(jnp.zeros(1)))
+    algorithm, rng = Vrpg(0.05, max_kl=0.05), np.random.default_rng(0)
+    state, act = algorithm.init(agent, key=KEY), eqx.filter_jit(lambda agent: agent.policy(jnp.zeros(1)))
     for _ in range(40):
         dist = act(agent)
         drawn = np.asarray(dist.mean) + np.exp(np.asarray(dist.log_std)) * rng.standard_normal((200, 1))
         episodes = [Episode(np.zeros((2, 1)), a[None], -((a - 0.5) ** 2), terminated=True) for a in drawn]
-        agent, state, _ = rule.step(agent, state, pack(episodes, row_length=10))
+        agent, state, _ = algorithm.step(agent, state, pack(episodes, row_length=10), key=KEY)
     np.testing.assert_allclose(act(agent).mean, 0.5, atol=0.15)
     assert float(act(agent).log_std[0]) < -0.5
 
@@ -367,48 +369,73 @@ def test_it_finds_the_best_action() -> None:
 
 def test_alternating_is_the_trust_region_first_and_then_the_filter() -> None:
     agent, batch = gru_agent(), batch_of(0)
-    first, second = trpo(select=policy_only), vrpg(select=filter_only)
-    rule = in_sequence(first, second)
-    state = rule.init(agent)
-    together, new_state, found = rule.step(agent, state, batch)
-    half, _, trust = first.step(agent, first.init(agent), batch)
-    whole, memory, joint = second.step(half, second.init(half), batch)
+    first, second = Trpo(moves=policy_only), Vrpg(moves=filter_only)
+    algorithm = InSequence(first, second)
+    state = algorithm.init(agent, key=KEY)
+    together, new_state, found = algorithm.step(agent, state, batch, key=KEY)
+    half, _, trust = first.step(agent, first.init(agent, key=KEY), batch, key=KEY)
+    whole, memory, joint = second.step(half, second.init(half, key=KEY), batch, key=KEY)
     assert bits_equal(together, whole) and bits_equal(new_state[1], memory)
     assert found == {f"trpo/{k}": v for k, v in trust.items()} | {f"vrpg/{k}": v for k, v in joint.items()}
     assert not bits_equal(agent.policy, together.policy) and not bits_equal(agent.filter, together.filter)
-    other = in_sequence(second, first)
-    assert not bits_equal(together, other.step(agent, other.init(agent), batch)[0])
+    other = InSequence(second, first)
+    assert not bits_equal(together, other.step(agent, other.init(agent, key=KEY), batch, key=KEY)[0])
 
 
-def test_two_rules_of_one_name_are_told_apart() -> None:
-    def step(agent: Agent, state: Any, batch: Batch) -> Any:
-        return agent, state, {"kl": jnp.zeros(())}
+class Plain(AbstractAlgorithm):
+    """Changes nothing, and has no hooks of its own."""
 
-    rule = UpdateRule(lambda agent: (), step)
-    both = in_sequence(rule, rule)
-    assert set(both.step(gru_agent(), both.init(gru_agent()), batch_of(0))[2]) == {"update1/kl", "update2/kl"}
+    def init(self, agent: Agent, *, key: Any) -> Any:
+        return 1.0
+
+    def step(self, agent: Agent, memory: Any, batch: Batch, *, key: Any) -> Any:
+        return agent, memory, {"kl": jnp.zeros(()), "drawn": jax.random.uniform(key)}
 
 
-def test_a_sequence_hands_on_what_its_rules_keep() -> None:
-    """Of exploration, refits and units: to each rule its own memory, and nothing where no rule asks for it."""
-    plain: Any = UpdateRule(lambda agent: 1.0, lambda *a: a, "plain")
-    keeping: Any = UpdateRule(
-        lambda agent: 10.0,
-        lambda *a: a,
-        "keeping",
-        refitted=lambda agent, memory: memory + 1,
-        explored=lambda agent, memory, batch: memory + len(batch.mask),
-        in_units=lambda agent, memory, units: memory + units.mean[0],
-        squashed=True,
-    )
+class Keeping(Plain):
+    """Counts in its memory which hooks were called."""
+
+    off_policy: ClassVar[bool] = True
+    squashed: ClassVar[bool] = True
+    gains_from_gpu: ClassVar[bool] = True
+
+    def on_exploration(self, agent: Agent, memory: Any, batch: Batch) -> Any:
+        return memory + len(batch.mask)
+
+    def on_refit(self, agent: Agent, memory: Any) -> Any:
+        return memory + 10
+
+    def on_new_units(self, agent: Agent, memory: Any, scaling: Scaling) -> Any:
+        return memory + scaling.mean[0]
+
+
+def test_two_algorithms_of_one_name_are_told_apart() -> None:
+    both = InSequence(Plain(), Plain())
+    found = both.step(gru_agent(), both.init(gru_agent(), key=KEY), batch_of(0), key=KEY)[2]
+    assert set(found) == {"plain1/kl", "plain1/drawn", "plain2/kl", "plain2/drawn"} and both.name == "plain1+plain2"
+    assert found["plain1/drawn"] != found["plain2/drawn"], "each has a key of its own"
+
+
+def test_a_sequence_hands_on_what_its_algorithms_keep() -> None:
+    """Of exploration, refits and units: to each algorithm its own memory."""
     agent, batch, units = gru_agent(), batch_of(0), Scaling(np.full(4, 0.5), np.ones(4))
-    both: Any = in_sequence(plain, keeping)
-    state = both.init(agent)
-    assert both.squashed and both.refitted(agent, state) == (1.0, 11.0)
-    assert both.explored(agent, state, batch) == (1.0, 10.0 + len(batch.mask))
-    assert both.in_units(agent, state, units) == (1.0, 10.5)
-    alone = in_sequence(plain, plain)
-    assert (alone.refitted, alone.explored, alone.in_units, alone.squashed) == (None, None, None, False)
+    both = InSequence(Plain(), Keeping())
+    memory = both.init(agent, key=KEY)
+    assert both.on_refit(agent, memory) == (1.0, 11.0)
+    assert both.on_exploration(agent, memory, batch) == (1.0, 1.0 + len(batch.mask))
+    assert both.on_new_units(agent, memory, units) == (1.0, 1.5)
+    assert both.squashed and both.off_policy and both.gains_from_gpu
+    alone = InSequence(Plain(), Plain())
+    assert not (alone.squashed or alone.off_policy or alone.gains_from_gpu)
+
+
+def test_an_algorithm_without_a_step_is_refused() -> None:
+    class Half(AbstractAlgorithm):
+        def init(self, agent: Agent, *, key: Any) -> Any:
+            return ()
+
+    with pytest.raises(TypeError, match="step"):
+        Half()  # pyright: ignore[reportAbstractUsage]
 
 
 def test_settings_are_checked() -> None:
@@ -424,7 +451,7 @@ def test_settings_are_checked() -> None:
     ]
     for settings in wrong:
         with pytest.raises(UsageError, match=next(iter(settings))):
-            vrpg(**settings)  # type: ignore[arg-type]
+            Vrpg(**settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("shift", [0.0, 1.5])
@@ -471,11 +498,10 @@ def test_adams_moments_in_other_units_are_those_of_gradients_in_these_units(shif
 
 @pytest.mark.parametrize(("select", "halved"), [(everything, 1), (filter_only, 0)])
 def test_vrpg_rescales_the_moments_of_the_policy_alone(select: Any, halved: int) -> None:
-    rule, agent, batch = vrpg(select=select), gru_agent(), batch_of(0)
-    agent, memory, _ = rule.step(agent, rule.init(agent), batch)
+    algorithm, agent, batch = Vrpg(moves=select), gru_agent(), batch_of(0)
+    agent, memory, _ = algorithm.step(agent, algorithm.init(agent, key=KEY), batch, key=KEY)
     network: Any = agent.policy.network  # pyright: ignore[reportAttributeAccessIssue]
-    assert rule.in_units is not None
-    after = rule.in_units(agent, memory, Scaling(np.asarray(network.mean), 2 * np.asarray(network.scale)))
+    after = algorithm.on_new_units(agent, memory, Scaling(np.asarray(network.mean), 2 * np.asarray(network.scale)))
     (before,), (then,) = (
         [s.mu for s in jax.tree.leaves(m.adam, is_leaf=lambda s: hasattr(s, "mu")) if hasattr(s, "mu")]
         for m in (memory, after)

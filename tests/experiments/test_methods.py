@@ -121,9 +121,8 @@ def test_settings_reach_ppo() -> None:
         "learning_rate": 1e-4, "clip": 0.1, "minibatch": 32, "discount": 0.9, "gae": 0.8, "entropy_weight": 0.01,
         "hidden": (3, 4), "normalise": False, "scale_rewards": False, "bootstrap": False, "anneal": 7,
     }  # fmt: skip
-    rule = UPDATES["proximal"](METHODS["rpsi-ppo"].settings(**given, passes=2))
-    reached = rule.step.args[0]
-    assert {name: getattr(reached, name) for name in given} == given and reached.epochs == 2
+    algorithm: Any = UPDATES["proximal"](METHODS["rpsi-ppo"].settings(**given, passes=2))
+    assert {name: getattr(algorithm, name) for name in given} == given and algorithm.epochs == 2
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -140,7 +139,7 @@ def check(name: str, run: Run) -> None:
     assert not same(begun.policy, first.policy) and not same(first.policy, last.policy)
     # The filter moves exactly if the update says so, or a refit was taken.
     cooked, amounts = ingredients(read_config(run.directory))
-    moves = cooked.rule.moves_filter(begun)
+    moves = cooked.algorithm.moves_filter(begun)
     assert moves == (row.update in ("joint", "alternating", "through_time"))
     # Of a policy whose output layer is still zero, no gradient reaches the filter.
     assert same(begun.filter, first.filter) != (moves and row.update != "through_time")

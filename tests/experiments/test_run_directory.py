@@ -8,6 +8,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_runs import RULES, SCALING, agent_of, assert_same, record, run_of, training_of
+from small_runs import ALGORITHMS, SCALING, agent_of, assert_same, record, run_of, training_of
 
 from rpsp.algorithms.policies import Agent, CategoricalPolicy
 from rpsp.data.batches import Batch, pack
@@ -33,11 +34,11 @@ from rpsp.filters.base import AbstractFilter
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_what_is_saved_comes_back_bit_for_bit(name: str, tmp_path: Path) -> None:
-    run, training = RunDirectory(tmp_path), training_of(7, RULES[name])
+    run, training = RunDirectory(tmp_path), training_of(7, ALGORITHMS[name])
     run.save(training)
-    found = run.restore(RULES[name])
+    found = run.restore(ALGORITHMS[name])
     assert found is not None and found[1] == []
     assert_same(found[0], training)
     if name == "typed key":
@@ -49,11 +50,11 @@ def test_discrete_tasks_come_back_too(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     training = training_of(1, agent=agent_of(1, CategoricalPolicy), scaling=OneHot(2), recent=())
     run.save(training)
-    assert_same(run.read(1, RULES["trpo"]), training)
+    assert_same(run.read(1, ALGORITHMS["trpo"]), training)
 
 
 def test_a_checkpoint_of_the_same_training_has_the_same_bytes(tmp_path: Path) -> None:
-    paths = [RunDirectory(tmp_path / name).save(training_of(3, RULES["ppo"])) for name in "ab"]
+    paths = [RunDirectory(tmp_path / name).save(training_of(3, ALGORITHMS["ppo"])) for name in "ab"]
     for file in ("state.safetensors", "manifest.json"):
         assert (paths[0] / file).read_bytes() == (paths[1] / file).read_bytes()
 
@@ -62,7 +63,7 @@ def test_a_checkpoint_of_version_0_4_0_is_read_and_saved_in_the_new_format(tmp_p
     """`fixtures/run_of_0_4_0` was written by commit 714e83f, whose batches named their fields otherwise (format 2)."""
     old = RunDirectory(Path(__file__).parents[1] / "fixtures" / "run_of_0_4_0")
     assert '"format": 2' in (old.checkpoints / "000007" / "manifest.json").read_text()
-    found = old.restore(RULES["trpo"])
+    found = old.restore(ALGORITHMS["trpo"])
     assert found is not None and found[1] == []
     training, drawn = found[0], np.linspace(-2, 2, 6)[:, None]
     episode = Episode(np.arange(14.0).reshape(7, 2), np.clip(drawn, -1, 1), np.arange(6.0), drawn, True, False)
@@ -74,21 +75,28 @@ def test_a_checkpoint_of_version_0_4_0_is_read_and_saved_in_the_new_format(tmp_p
     new = RunDirectory(tmp_path)
     path = new.save(training)
     assert json.loads((path / "manifest.json").read_text())["format"] == FORMAT == 3
-    assert_same(new.read(7, RULES["trpo"]), training)
+    assert_same(new.read(7, ALGORITHMS["trpo"]), training)
 
 
 def test_the_manifest_and_the_file_must_agree_on_the_format(tmp_path: Path) -> None:
     path = RunDirectory(tmp_path).save(training_of(1)) / "manifest.json"
     path.write_text(path.read_text().replace('"format": 3', '"format": 2'))
     with pytest.raises(FileFormatError, match=r"manifest\.json: is damaged"):
-        RunDirectory(tmp_path).read(1, RULES["trpo"])
+        RunDirectory(tmp_path).read(1, ALGORITHMS["trpo"])
+
+
+def test_the_key_that_version_0_4_kept_in_the_memory_is_ignored(tmp_path: Path) -> None:
+    run, training = RunDirectory(tmp_path), training_of(3, ALGORITHMS["ppo"])
+    critic, adam, *others = training.memory
+    run.save(replace(training, memory=(critic, adam, np.array([1, 2], np.uint32), *others)))
+    assert_same(run.read(3, ALGORITHMS["ppo"]), training)
 
 
 def test_the_memory_of_another_method_is_refused(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
-    run.save(training_of(1, RULES["vrpg"]))
+    run.save(training_of(1, ALGORITHMS["vrpg"]))
     with pytest.raises(FileFormatError, match="does not fit this method"):
-        run.restore(RULES["ppo"])
+        run.restore(ALGORITHMS["ppo"])
 
 
 def test_a_class_that_files_may_not_name_is_refused_in_a_sentence(tmp_path: Path) -> None:
@@ -172,7 +180,7 @@ DAMAGES = {
 def test_a_damaged_checkpoint_is_passed_over_and_named(damage: str, tmp_path: Path) -> None:
     run = run_of(tmp_path, [1.0, 2.0])
     DAMAGES[damage](run.checkpoints / "000002")
-    found = run.restore(RULES["trpo"])
+    found = run.restore(ALGORITHMS["trpo"])
     assert found is not None
     training, complaints = found
     assert_same(training, training_of(1))
@@ -183,7 +191,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(damage: str, tmp_path: Pa
     # The run goes on over it.
     run.save(training_of(2)) if damage != "a file in its place" else None
     if damage != "a file in its place":
-        assert_same(run.restore(RULES["trpo"])[0], training_of(2))  # pyright: ignore[reportOptionalSubscript]
+        assert_same(run.restore(ALGORITHMS["trpo"])[0], training_of(2))  # pyright: ignore[reportOptionalSubscript]
 
 
 def test_if_every_checkpoint_is_damaged_nothing_is_begun_anew(tmp_path: Path) -> None:
@@ -191,12 +199,12 @@ def test_if_every_checkpoint_is_damaged_nothing_is_begun_anew(tmp_path: Path) ->
     for number in run.numbers():
         flip(run.checkpoints / f"{number:06d}" / "state.safetensors", 0.5)
     with pytest.raises(FileFormatError, match=r"no checkpoint can be read.*000001"):
-        run.restore(RULES["trpo"])
+        run.restore(ALGORITHMS["trpo"])
     said: list[str] = []
     with pytest.raises(FileFormatError, match="checksum"):
         run.agent("last", said.append)
     assert said == []  # nothing was used instead
-    assert RunDirectory(tmp_path / "other").restore(RULES["trpo"]) is None
+    assert RunDirectory(tmp_path / "other").restore(ALGORITHMS["trpo"]) is None
 
 
 def test_what_a_crash_left_behind_is_swept_away(tmp_path: Path) -> None:
@@ -278,7 +286,7 @@ def test_a_save_that_fails_half_way_leaves_the_last_one(at: int, tmp_path: Path,
         run.save(training_of(2))
     monkeypatch.undo()
     assert run_directory.RunDirectory(tmp_path).numbers() == [0, 1]
-    assert_same(run.restore(RULES["trpo"])[0], training_of(1))  # pyright: ignore[reportOptionalSubscript]
+    assert_same(run.restore(ALGORITHMS["trpo"])[0], training_of(1))  # pyright: ignore[reportOptionalSubscript]
     assert not list(run.checkpoints.glob(".*")), "nothing half-written stays"
 
 

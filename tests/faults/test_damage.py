@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from amounts import amount, report
 from processes import FLAGS, checkpoints, metrics
-from small_runs import RULES, assert_same, run_of, training_of
+from small_runs import ALGORITHMS, assert_same, run_of, training_of
 
 from rpsp.cli import main
 from rpsp.errors import StorageError
@@ -43,14 +43,14 @@ def test_every_flipped_byte_and_every_cut_is_found(tmp_path: Path) -> None:
     for i, damage in enumerate(damages):
         path = sorted(files)[i % 2]
         path.write_bytes(damage(files[path]))
-        found = run.restore(RULES["trpo"])
+        found = run.restore(ALGORITHMS["trpo"])
         assert found is not None
         training, complaints = found
         assert training.iteration == 1 and len(complaints) == 1 and "000002" in complaints[0]
         path.write_bytes(files[path])
         if i % 50 == 0:
             assert_same(training, before)
-    assert_same(run.read(2, RULES["trpo"]), training_of(2))
+    assert_same(run.read(2, ALGORITHMS["trpo"]), training_of(2))
     report(
         3,
         f"{flips} of {flips} flipped bytes and {cuts} of {cuts} truncations (half of them in the manifest) found, the "
@@ -113,7 +113,7 @@ def refused_save(run: RunDirectory, number: int) -> None:
     with pytest.raises(StorageError, match=rf"{number:06d}: \d{{4,}} bytes could not be written \(.+\)\.$"):
         run.save(training_of(number))
     assert checkpoints(run.path) == files and not list(run.checkpoints.glob(".*"))
-    assert_same(run.read(number - 1, RULES["trpo"]), training_of(number - 1))
+    assert_same(run.read(number - 1, ALGORITHMS["trpo"]), training_of(number - 1))
 
 
 def test_a_save_that_meets_a_limit_leaves_the_last_one(tmp_path: Path) -> None:

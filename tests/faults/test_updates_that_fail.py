@@ -11,15 +11,16 @@ import jax
 import numpy as np
 import pytest
 from amounts import amount, report
+from comparing import KEY, stepping
 from processes import TINY, checkpoints, metrics
 from tasks import Drift
 
-from rpsp.algorithms.alternating import in_sequence
-from rpsp.algorithms.base import UpdateRule, filter_only
+from rpsp.algorithms.alternating import InSequence
+from rpsp.algorithms.base import AbstractAlgorithm, filter_only
 from rpsp.algorithms.policies import Agent, GaussianPolicy
-from rpsp.algorithms.ppo import ppo
-from rpsp.algorithms.trpo import trpo
-from rpsp.algorithms.vrpg import vrpg
+from rpsp.algorithms.ppo import Ppo
+from rpsp.algorithms.trpo import Trpo
+from rpsp.algorithms.vrpg import Vrpg
 from rpsp.data.batches import Batch, pack
 from rpsp.data.episodes import Episode
 from rpsp.envs.make import make
@@ -55,14 +56,14 @@ CORRUPTIONS = {
     "an exploding state": replaced(lambda x: np.full_like(x, 3e38), "previous_observations", "observations"),
     "actions without a probability": replaced(lambda x: np.full_like(x, 3e38), "drawn_actions"),
 }
-RULES = {
-    "trpo": trpo(),
-    "vrpg": vrpg(),
-    "vrpg in a trust region": vrpg(max_kl=0.01),
-    "ppo": ppo(epochs=2, minibatch=16, hidden=(4,)),
-    "alternating": in_sequence(trpo(), vrpg(select=filter_only)),
+ALGORITHMS = {
+    "trpo": Trpo(),
+    "vrpg": Vrpg(),
+    "vrpg in a trust region": Vrpg(max_kl=0.01),
+    "ppo": Ppo(epochs=2, minibatch=16, hidden=(4,)),
+    "alternating": InSequence(Trpo(), Vrpg(moves=filter_only)),
 }
-SINGULAR = trpo(baseline_ridge=0.0), replaced(np.zeros_like, "previous_observations", "observations")
+SINGULAR = Trpo(baseline_ridge=0.0), replaced(np.zeros_like, "previous_observations", "observations")
 """A regression of returns on states that are all the same, and nothing to make it regular."""
 
 
@@ -73,26 +74,26 @@ def some_batch(seed: int) -> Batch:
 
 
 def marked(found: dict[str, Any], name: str) -> bool:
-    """Whether any rule says so."""
+    """Whether any algorithm says so."""
     return any(key.split("/")[-1] == name and value == 1 for key, value in found.items())
 
 
 def test_an_update_without_finite_numbers_is_skipped_and_counted() -> None:
     window = observation_window(2, 2, 1)
     agent = Agent(window, GaussianPolicy(window.size, 1, hidden=(4,), key=jax.random.key(0)))
-    rules = list(RULES.values())[: amount(2, len(RULES))]
-    pairs = [SINGULAR, *((rule, corrupt) for rule in rules for corrupt in CORRUPTIONS.values())]
+    algorithms = list(ALGORITHMS.values())[: amount(2, len(ALGORITHMS))]
+    pairs = [SINGULAR, *((algorithm, corrupt) for algorithm in algorithms for corrupt in CORRUPTIONS.values())]
     injected = amount(len(pairs), 30)
     for i in range(injected):
-        rule, corrupt = pairs[i % len(pairs)]
-        memory = rule.init(agent)
-        new, after, found = rule.step(agent, memory, corrupt(some_batch(i)))
+        algorithm, corrupt = pairs[i % len(pairs)]
+        memory = algorithm.init(agent, key=KEY)
+        new, after, found = algorithm.step(agent, memory, corrupt(some_batch(i)), key=KEY)
         assert marked(found, "unsound") and marked(found, "skipped"), (i, found)
-        if "+" not in rule.name:  # of two rules the other may have moved
+        if "+" not in algorithm.name:  # of two algorithms the other may have moved
             assert same(agent, new) and same(memory, after), i
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(eqx.filter(new, eqx.is_inexact_array)))
-        # The same rule goes on as if nothing had happened.
-        moved, _, found = rule.step(new, after, some_batch(i))
+        # The same algorithm goes on as if nothing had happened.
+        moved, _, found = algorithm.step(new, after, some_batch(i), key=KEY)
         assert not same(moved, new) and not marked(found, "unsound")
     report(9, f"{injected} of {injected} updates without finite numbers skipped and counted; the next one was done")
 
@@ -102,22 +103,24 @@ def test_an_update_without_finite_numbers_is_skipped_and_counted() -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def failing(rule: UpdateRule, when: Callable[[int], bool], numbers: list[int] | None = None) -> UpdateRule:
-    """The rule on a batch of rubbish, at those of its steps of which `when` is true; counted in `numbers` over restarts."""
+def failing(
+    algorithm: AbstractAlgorithm, when: Callable[[int], bool], numbers: list[int] | None = None
+) -> AbstractAlgorithm:
+    """The algorithm with infinite rewards in the steps n for which `when(n)`; `numbers` counts them over restarts."""
     numbers = [0] if numbers is None else numbers
 
-    def step(agent: Agent, memory: Any, batch: Batch) -> Any:
+    def step(real: Any, agent: Agent, memory: Any, batch: Batch, key: Any) -> Any:
         n, numbers[0] = numbers[0], numbers[0] + 1
-        return rule.step(agent, memory, CORRUPTIONS["infinite rewards"](batch) if when(n) else batch)
+        return real(agent, memory, CORRUPTIONS["infinite rewards"](batch) if when(n) else batch, key=key)
 
-    return rule._replace(step=step)
+    return stepping(algorithm, step)
 
 
 SETTINGS = TrainingSettings(samples=60, exploration_episodes=8, hidden=(4,))
 
 
-def recipe_of(rule: UpdateRule) -> Recipe:
-    return Recipe(lambda batch, held, rng, key: observation_window(2, 2, 1), rule)
+def recipe_of(algorithm: AbstractAlgorithm) -> Recipe:
+    return Recipe(lambda batch, held, rng, key: observation_window(2, 2, 1), algorithm)
 
 
 def envs() -> Any:
@@ -126,9 +129,9 @@ def envs() -> Any:
 
 def test_after_five_in_a_row_the_run_goes_back_and_halves_its_steps() -> None:
     """Iterations 3 … 6 fail, four of them; and 9 … 13, five."""
-    rule = trpo()
+    algorithm = Trpo()
     bad = {3, 4, 5, 6, *range(9, 14)}
-    history = list(train(recipe_of(failing(rule, bad.__contains__)), envs(), SETTINGS, 16))
+    history = list(train(recipe_of(failing(algorithm, bad.__contains__)), envs(), SETTINGS, 16))
     states: list[Training] = [state for state, _ in history]
     records = [record for _, record in history[1:]]
     assert [n for n, record in enumerate(records) if "astray" in record] == sorted(bad)
@@ -140,7 +143,7 @@ def test_after_five_in_a_row_the_run_goes_back_and_halves_its_steps() -> None:
     assert records[13]["step_scale"] == records[15]["step_scale"] == 0.5 and "step_scale" not in records[12]
     # From there on steps are half as long: with the whole step from the same state, the middle is where it went.
     whole = eqx.tree_at(lambda t: t.halvings, states[14], 0)
-    ((further, _),) = train(recipe_of(rule), envs(), SETTINGS, 15, whole)
+    ((further, _),) = train(recipe_of(algorithm), envs(), SETTINGS, 15, whole)
     middle = jax.tree.map(lambda a, b: (a + b) / 2 if eqx.is_inexact_array(a) else a, states[14].agent, further.agent)
     for a, b in zip(jax.tree.leaves(middle), jax.tree.leaves(states[15].agent), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
@@ -150,7 +153,7 @@ def test_after_five_in_a_row_the_run_goes_back_and_halves_its_steps() -> None:
 def test_where_nothing_helps_the_run_ends_with_advice() -> None:
     history = []
     with pytest.raises(DivergedError, match="no update has finite numbers, however small its step"):
-        for state, _ in train(recipe_of(failing(trpo(), lambda n: True)), envs(), SETTINGS, 100):
+        for state, _ in train(recipe_of(failing(Trpo(), lambda n: True)), envs(), SETTINGS, 100):
             history.append(state)
     assert history[-1].iteration == ASTRAY * (HALVINGS + 1) - 1 and history[-1].halvings == HALVINGS
 

@@ -1,7 +1,9 @@
-"""Comparisons used by the tests of update rules: bits, numbers up to rounding, and how far an agent has moved."""
+"""Comparisons used by the tests of algorithms: bits, numbers up to rounding, and how far an agent has moved."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import equinox as eqx
@@ -9,11 +11,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rpsp.algorithms.base import AbstractAlgorithm
 from rpsp.algorithms.objectives import distributions, mean_kl
 from rpsp.algorithms.policies import Agent
 from rpsp.data.batches import Batch
 from rpsp.experiments.agents import TrainedAgent
 from rpsp.filters.base import unroll
+
+KEY = jax.random.key(0)
+"""For algorithms that are tested apart from a run."""
+
+
+def stepping(algorithm: AbstractAlgorithm, step: Callable[..., Any]) -> AbstractAlgorithm:
+    """The algorithm with another step: `step(real_step, agent, memory, batch, key)`."""
+
+    class Other(type(algorithm)):
+        def step(self, agent: Agent, memory: Any, batch: Batch, *, key: Any) -> Any:
+            return step(algorithm.step, agent, memory, batch, key)
+
+    return Other(**{field.name: getattr(algorithm, field.name) for field in fields(algorithm)})
 
 
 def leaves(tree: Any) -> list[np.ndarray]:

@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rpsp.algorithms.alternating import in_sequence
-from rpsp.algorithms.base import UpdateRule, filter_only
+from rpsp.algorithms.alternating import InSequence
+from rpsp.algorithms.base import AbstractAlgorithm, filter_only
 from rpsp.algorithms.policies import Agent, GaussianPolicy
-from rpsp.algorithms.ppo import ppo
-from rpsp.algorithms.trpo import trpo
-from rpsp.algorithms.vrpg import vrpg
-from rpsp.data.batches import pack
+from rpsp.algorithms.ppo import Ppo
+from rpsp.algorithms.trpo import Trpo
+from rpsp.algorithms.vrpg import Vrpg
+from rpsp.data.batches import Batch, pack
 from rpsp.data.episodes import Episode
 from rpsp.data.scaling import Scaling
 from rpsp.experiments.run_directory import RunDirectory
@@ -26,12 +26,22 @@ from rpsp.training.loop import Training
 SCALING = Scaling(np.array([0.1, -0.2]), np.array([1.0, 3.0]))
 
 
-RULES = {
-    "trpo": trpo(),
-    "vrpg": vrpg(),
-    "ppo": ppo(hidden=(3,)),
-    "alternating": in_sequence(trpo(), vrpg(select=filter_only)),
-    "typed key": UpdateRule(lambda agent: (jax.random.key(3), jnp.zeros(2)), lambda *given: (*given, {})),
+class Remembering(AbstractAlgorithm):
+    """Changes nothing; its memory has a typed key."""
+
+    def init(self, agent: Agent, *, key: Any) -> Any:
+        return jax.random.key(3), jnp.zeros(2)
+
+    def step(self, agent: Agent, memory: Any, batch: Batch, *, key: Any) -> Any:
+        return agent, memory, {}
+
+
+ALGORITHMS = {
+    "trpo": Trpo(),
+    "vrpg": Vrpg(),
+    "ppo": Ppo(hidden=(3,)),
+    "alternating": InSequence(Trpo(), Vrpg(moves=filter_only)),
+    "typed key": Remembering(),
 }
 
 
@@ -40,7 +50,7 @@ def agent_of(number: int, policy: Any = GaussianPolicy) -> Agent:
     return Agent(filter, policy(filter.size, 1, hidden=(3,), key=jax.random.key(number)))
 
 
-def training_of(number: int, rule: UpdateRule = RULES["trpo"], **others: Any) -> Training:
+def training_of(number: int, algorithm: AbstractAlgorithm = ALGORITHMS["trpo"], **others: Any) -> Training:
     """A run after so many iterations, every number of whose memory is another."""
     rng = np.random.default_rng(number)
     agent = agent_of(number)
@@ -56,7 +66,7 @@ def training_of(number: int, rule: UpdateRule = RULES["trpo"], **others: Any) ->
         "samples": 100 * number,
         "rows": 4,
         "agent": agent,
-        "memory": jax.tree.map(other, rule.init(agent)),
+        "memory": jax.tree.map(other, algorithm.init(agent, key=jax.random.key(0))),
         "scaling": SCALING,
         "recent": (pack(episodes), pack(episodes[:1])),
         "sound": jax.tree.map(lambda leaf: leaf + 1 if eqx.is_inexact_array(leaf) else leaf, agent),

@@ -13,14 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from comparing import stepping
 from small_training import LIMIT, SETTINGS, drifting, numbers, predicting, window
 
-from rpsp.algorithms.alternating import in_sequence
-from rpsp.algorithms.base import UpdateRule, everything, filter_only, policy_only
+from rpsp.algorithms.alternating import InSequence
+from rpsp.algorithms.base import AbstractAlgorithm, everything, filter_only, policy_only
 from rpsp.algorithms.policies import Agent
-from rpsp.algorithms.ppo import ppo
-from rpsp.algorithms.trpo import trpo
-from rpsp.algorithms.vrpg import vrpg
+from rpsp.algorithms.ppo import Ppo
+from rpsp.algorithms.trpo import Trpo
+from rpsp.algorithms.vrpg import Vrpg
 from rpsp.data.batches import Batch, pack, unpack
 from rpsp.data.episodes import Episode
 from rpsp.errors import DivergedError, UsageError
@@ -55,7 +56,7 @@ def trained() -> tuple[list[tuple[Training, Record]], list[int]]:
 
     jax.monitoring.register_event_duration_secs_listener(count)
     steps = []
-    for step in train(Recipe(window, trpo()), drifting(), SETTINGS, 30):
+    for step in train(Recipe(window, Trpo()), drifting(), SETTINGS, 30):
         steps.append(step)
         compilations.append(0)
     return steps, compilations[:-1]
@@ -157,8 +158,8 @@ def test_a_frozen_filter_stays_bit_for_bit(trained: Any) -> None:
 
 
 def test_alternation_moves_both_and_each_of_its_halves_only_its_own() -> None:
-    rule = in_sequence(trpo(select=policy_only), vrpg(select=filter_only, max_kl=0.02))
-    steps = history(Recipe(gru, rule), 2)
+    algorithm = InSequence(Trpo(moves=policy_only), Vrpg(moves=filter_only, max_kl=0.02))
+    steps = history(Recipe(gru, algorithm), 2)
     (begun, _), (first, record), (second, _) = steps
     for part in ("filter", "policy"):
         assert not np.array_equal(numbers(getattr(begun.agent, part)), numbers(getattr(first.agent, part)))
@@ -166,7 +167,7 @@ def test_alternation_moves_both_and_each_of_its_halves_only_its_own() -> None:
     assert {"trpo/kl", "trpo/gradient_norm", "trpo/skipped", "trpo/explained_variance"} <= set(record)
     assert {"vrpg/kl", "vrpg/policy_gradient_norm", "vrpg/prediction_gradient_norm", "vrpg/skipped"} <= set(record)
     # TRPO alone, on the same batch: the filter is not touched, and the policy is that of the alternation.
-    alone = history(Recipe(gru, trpo(select=policy_only)), 1)[1][0].agent
+    alone = history(Recipe(gru, Trpo(moves=policy_only)), 1)[1][0].agent
     np.testing.assert_array_equal(numbers(alone.filter), numbers(begun.agent.filter))
     np.testing.assert_array_equal(numbers(alone.policy), numbers(first.agent.policy))
 
@@ -174,7 +175,7 @@ def test_alternation_moves_both_and_each_of_its_halves_only_its_own() -> None:
 def test_a_run_taken_up_again_gives_the_same_bits(trained: Any) -> None:
     whole = trained[0]
     middle, _ = whole[4]
-    again = list(train(Recipe(window, trpo()), drifting(), SETTINGS, 7, middle))
+    again = list(train(Recipe(window, Trpo()), drifting(), SETTINGS, 7, middle))
     assert [training.iteration for training, _ in again] == [5, 6, 7]
     for (training, record), (expected, recorded) in zip(again, whole[5:8], strict=True):
         np.testing.assert_array_equal(numbers(training.agent), numbers(expected.agent))
@@ -183,18 +184,18 @@ def test_a_run_taken_up_again_gives_the_same_bits(trained: Any) -> None:
         }
 
 
-@pytest.mark.parametrize("rule", [ppo(1e-2, epochs=2, minibatch=16, hidden=(4,)), trpo()])
-def test_units_follow_the_states_and_change_no_function(rule: UpdateRule) -> None:
+@pytest.mark.parametrize("algorithm", [Ppo(1e-2, epochs=2, minibatch=16, hidden=(4,)), Trpo()])
+def test_units_follow_the_states_and_change_no_function(algorithm: AbstractAlgorithm) -> None:
     """After 1, 2 and 4 iterations: the batch's mean and spread, no less than a tenth of the largest; the same numbers."""
     batches, updated = [], []
 
-    def step(agent: Agent, memory: Any, batch: Batch) -> Any:
-        found = rule.step(agent, memory, batch)
+    def step(real: Any, agent: Agent, memory: Any, batch: Batch, key: Any) -> Any:
+        found = real(agent, memory, batch, key=key)
         batches.append(batch)
         updated.append(found[:2])
         return found
 
-    steps = history(Recipe(window, rule._replace(step=step)), 5, replace(SETTINGS, renew_units=True))[1:]
+    steps = history(Recipe(window, stepping(algorithm, step)), 5, replace(SETTINGS, renew_units=True))[1:]
     renewed = []
     for (training, _), batch, (agent, memory) in zip(steps, batches, updated, strict=True):
         states = np.asarray(batch.states)[batch.mask]
@@ -213,7 +214,7 @@ def test_units_follow_the_states_and_change_no_function(rule: UpdateRule) -> Non
 
 def test_another_seed_is_another_run() -> None:
     one, other = (
-        begin(Recipe(window, trpo()), drifting(), TrainingSettings(60, 8, seed=seed))[0].scaling for seed in (0, 1)
+        begin(Recipe(window, Trpo()), drifting(), TrainingSettings(60, 8, seed=seed))[0].scaling for seed in (0, 1)
     )
     assert not np.array_equal(one.mean, other.mean)
 
@@ -223,15 +224,22 @@ def test_another_seed_is_another_run() -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def counting(select: Any) -> tuple[UpdateRule, list[Batch]]:
-    """A rule that leaves the agent as it is and remembers how many steps it took; and the batches it was given."""
+def counting(select: Any) -> tuple[AbstractAlgorithm, list[Batch]]:
+    """An algorithm that leaves the agent as it is and remembers how many steps it took; and the batches it was given."""
     seen: list[Batch] = []
 
-    def step(agent: Agent, memory: Any, batch: Batch) -> Any:
-        seen.append(batch)
-        return agent, memory + 1, {}
+    class Counting(AbstractAlgorithm):
+        def init(self, agent: Agent, *, key: Any) -> Any:
+            return jnp.zeros(())
 
-    return UpdateRule(lambda agent: jnp.zeros(()), step, "counting", select), seen
+        def step(self, agent: Agent, memory: Any, batch: Batch, *, key: Any) -> Any:
+            seen.append(batch)
+            return agent, memory + 1, {}
+
+        def select(self, agent: Agent) -> Any:
+            return select(agent)
+
+    return Counting(), seen
 
 
 def rows_of(*batches: Batch) -> Counter[bytes]:
@@ -247,8 +255,8 @@ def rows_of(*batches: Batch) -> Counter[bytes]:
 def refitting(
     change: Any, select: Any = policy_only, same_coordinates: bool = True, **settings: Any
 ) -> tuple[list[tuple[Training, Record]], Any]:
-    """Runs of 9 iterations with refits before 2, 3 and 8, by `change`; and what the refits and the rule were given."""
-    rule, batches = counting(select)
+    """Runs of 9 iterations with refits before 2, 3 and 8, by `change`; and what the refits and the algorithm were given."""
+    algorithm, batches = counting(select)
     given: list[tuple[Batch, Batch]] = []
 
     def fit(agent: Agent, batch: Batch, held: Batch, rng: np.random.Generator) -> Agent:
@@ -256,7 +264,7 @@ def refitting(
         return change(agent)
 
     amounts = TrainingSettings(60, 8, refit_before=(2, 3, 8), refit_batches=2, **settings)
-    return history(Recipe(window, rule, Refit(fit, same_coordinates)), 9, amounts), (given, batches)
+    return history(Recipe(window, algorithm, Refit(fit, same_coordinates)), 9, amounts), (given, batches)
 
 
 def better(agent: Agent, by: float = 0.0) -> Agent:

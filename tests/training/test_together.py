@@ -10,15 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 from small_training import SETTINGS, drifting, numbers, predicting, window
 
-from rpsp.algorithms.alternating import in_sequence
-from rpsp.algorithms.base import UpdateRule, everything, filter_only, policy_only
+from rpsp.algorithms.alternating import InSequence
+from rpsp.algorithms.base import AbstractAlgorithm, everything, filter_only, policy_only
 from rpsp.algorithms.policies import Agent
-from rpsp.algorithms.ppo import ppo
-from rpsp.algorithms.sac import sac
-from rpsp.algorithms.trpo import trpo
-from rpsp.algorithms.vrpg import vrpg
+from rpsp.algorithms.ppo import Ppo
+from rpsp.algorithms.sac import Sac
+from rpsp.algorithms.trpo import Trpo
+from rpsp.algorithms.vrpg import Vrpg
 from rpsp.data.batches import Batch
 from rpsp.errors import DivergedError
 from rpsp.filters.memory import GRU, observation_window
@@ -52,15 +53,15 @@ def same(steps: list[Step], expected: list[tuple[Training, Record]]) -> None:
 
 
 def alternating() -> Recipe:
-    return Recipe(gru, in_sequence(trpo(), vrpg(select=filter_only, truncate=5, max_kl=0.02)))
+    return Recipe(gru, InSequence(Trpo(), Vrpg(moves=filter_only, truncate=5, max_kl=0.02)))
 
 
 RECIPES = {
-    "trpo": Recipe(window, trpo()),
-    "through time": Recipe(gru, trpo(select=everything)),
+    "trpo": Recipe(window, Trpo()),
+    "through time": Recipe(gru, Trpo(moves=everything)),
     "alternating": alternating(),
-    "ppo": Recipe(window, ppo(epochs=2, minibatch=32)),
-    "sac": Recipe(window, sac(minibatch=16, capacity=100, hidden=(8,), ratio=0.5)),
+    "ppo": Recipe(window, Ppo(epochs=2, minibatch=32)),
+    "sac": Recipe(window, Sac(minibatch=16, capacity=100, hidden=(8,), ratio=0.5)),
 }
 
 
@@ -109,7 +110,7 @@ def of_its_own_size(batch: Batch, held: Batch, rng: np.random.Generator, key: An
 
 
 def test_agents_of_another_shape_advance_by_themselves() -> None:
-    recipe = Recipe(of_its_own_size, trpo())
+    recipe = Recipe(of_its_own_size, Trpo())
     steps = together(recipe, [None] * 3)
     assert [step.run for step in steps] == [0, 1, 2, *[0, 2, 1] * ITERATIONS]
     for run, settings in enumerate(SEEDS):
@@ -121,12 +122,19 @@ def test_a_run_that_diverges_takes_no_other_with_it() -> None:
         second = of_its_own_size(batch, held, rng, key).size == 2
         return predicting(jnp.full((6, 2), 9.0 if second else 1.0))
 
-    def spoil(agent: Any, memory: Any, batch: Batch) -> Any:
-        bad = jnp.where(agent.filter.W_pred[0, 0] == 9, jnp.nan, 0.0)
-        moved = jax.tree.map(lambda x: x + bad if eqx.is_inexact_array(x) else x, agent.policy)
-        return eqx.tree_at(lambda a: a.policy, agent, moved), memory, {}
+    class Spoiling(AbstractAlgorithm):
+        def init(self, agent: Agent, *, key: Any) -> Any:
+            return ()
 
-    recipe = Recipe(marked, UpdateRule(lambda agent: (), spoil, select=policy_only))
+        def step(self, agent: Any, memory: Any, batch: Batch, *, key: Any) -> Any:
+            bad = jnp.where(agent.filter.W_pred[0, 0] == 9, jnp.nan, 0.0)
+            moved = jax.tree.map(lambda x: x + bad if eqx.is_inexact_array(x) else x, agent.policy)
+            return eqx.tree_at(lambda a: a.policy, agent, moved), memory, {}
+
+        def select(self, agent: Agent) -> Any:
+            return policy_only(agent)
+
+    recipe = Recipe(marked, Spoiling())
     steps = together(recipe, [None] * 3)
     assert [step.run for step in steps] == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 2]
     assert isinstance(steps[7].error, DivergedError) and steps[7].training is None
@@ -135,12 +143,35 @@ def test_a_run_that_diverges_takes_no_other_with_it() -> None:
         same([step for step in steps if step.run == run], alone(recipe, SEEDS[run]))
 
 
-@pytest.mark.parametrize("name", ["ppo", "vrpg"])
+class Wandering(AbstractAlgorithm):
+    """As a user may write one: random changes of the policy, of a size that is a setting."""
+
+    size: float = 0.1
+    shrink: float = 0.0
+    """0 drops a term of the program."""
+
+    def init(self, agent: Agent, *, key: Any) -> Any:
+        return jax.random.normal(key, (3,))
+
+    def step(self, agent: Agent, memory: Any, batch: Batch, *, key: Any) -> Any:
+        theta, restore = ravel_pytree(eqx.filter(agent, policy_only(agent)))
+        moved = theta + self.size * jax.random.normal(key, theta.shape)
+        if eqx.is_array(self.shrink) or self.shrink > 0:
+            moved = moved * (1 - self.shrink)
+        agent = eqx.combine(restore(moved), agent)
+        return agent, memory + 1, {"drawn": moved[0], "remembered": memory[0]}
+
+    def select(self, agent: Agent) -> Any:
+        return policy_only(agent)
+
+
+@pytest.mark.parametrize("name", ["ppo", "vrpg", "wandering"])
 def test_agents_may_differ_in_the_sizes_of_their_steps(name: str) -> None:
     """As a sweep over learning rates does; what changes the program, such as a loss that is dropped, sets one apart."""
     recipes = {
-        "ppo": [Recipe(window, ppo(rate, epochs=2, minibatch=32, clip=0.1 + rate)) for rate in (1e-3, 1e-2, 1e-2)],
-        "vrpg": [Recipe(gru, vrpg(rate, prediction_weight=w)) for rate, w in ((1e-3, 1.0), (1e-2, 0.0), (1e-2, 2.0))],
+        "ppo": [Recipe(window, Ppo(rate, epochs=2, minibatch=32, clip=0.1 + rate)) for rate in (1e-3, 1e-2, 1e-2)],
+        "vrpg": [Recipe(gru, Vrpg(rate, prediction_weight=w)) for rate, w in ((1e-3, 1.0), (1e-2, 0.0), (1e-2, 2.0))],
+        "wandering": [Recipe(window, Wandering(*given)) for given in ((0.1, 0.01), (0.2, 0.0), (0.1, 0.02))],
     }[name]
     found = train_together(recipes, lambda n: drifting(ROWS * n), SEEDS, ITERATIONS, [None] * 3, threads=2)
     steps = [step for steps in found for step in steps]

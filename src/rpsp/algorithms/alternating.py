@@ -1,79 +1,100 @@
-"""Algorithms in sequence on one batch; the paper's alternating optimisation is TRPO, then VRPG."""
+"""Algorithms in sequence on one batch. The paper's alternating optimisation is TRPO, then VRPG."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
-from jaxtyping import Array
+from jaxtyping import PRNGKeyArray
 
-from rpsp.algorithms.base import Memory, Select, UpdateRule, _moves_filter
+from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics, Memory
 from rpsp.algorithms.policies import Agent
 from rpsp.data.batches import Batch
 from rpsp.data.scaling import Scaling
 
 
-def in_sequence(*rules: UpdateRule) -> UpdateRule:
-    """One rule after the other on the same batch; the diagnostics of `trpo` become `trpo/kl` and so on.
+class InSequence(AbstractAlgorithm):
+    """Several algorithms, one after the other on the same batch.
 
-    The paper's alternating optimisation is `in_sequence(trpo(select=policy_only), vrpg(select=filter_only))`.
+    The paper's alternating optimisation is `InSequence(Trpo(moves=policy_only), Vrpg(moves=filter_only))`. The memory is
+    the tuple of their memories. Diagnostics get a prefix: `kl` of TRPO becomes `trpo/kl`. Algorithms of the same name are
+    numbered by their position, as in `trpo1/kl`.
     """
-    names = [rule.name for rule in rules]
-    # Two rules of one name are told apart by their place.
-    names = [name if names.count(name) == 1 else f"{name}{i}" for i, name in enumerate(names, 1)]
 
-    def init(agent: Agent) -> tuple[Memory, ...]:
-        return tuple(rule.init(agent) for rule in rules)
+    algorithms: tuple[AbstractAlgorithm, ...]
 
-    def select(agent: Agent) -> Any:
-        marks = [rule.select(agent) for rule in rules]
+    def __init__(self, *algorithms: AbstractAlgorithm):
+        self.algorithms = algorithms
+
+    @property
+    def off_policy(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether any of them is."""
+        return any(algorithm.off_policy for algorithm in self.algorithms)
+
+    @property
+    def squashed(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether any of them needs a `SquashedPolicy`."""
+        return any(algorithm.squashed for algorithm in self.algorithms)
+
+    @property
+    def gains_from_gpu(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether any of them does."""
+        return any(algorithm.gains_from_gpu for algorithm in self.algorithms)
+
+    @property
+    def names(self) -> list[str]:
+        """The prefix of each algorithm's diagnostics."""
+        names = [algorithm.name for algorithm in self.algorithms]
+        return [name if names.count(name) == 1 else f"{name}{i}" for i, name in enumerate(names, 1)]
+
+    @property
+    def name(self) -> str:
+        """The names, joined by +."""
+        return "+".join(self.names)
+
+    def select(self, agent: Agent) -> Any:
+        """Return a tree of booleans: the parameters that any of them may change."""
+        marks = [algorithm.select(agent) for algorithm in self.algorithms]
         return jax.tree.map(lambda *each: any(each), *marks)
 
-    def refitted(agent: Agent, state: tuple[Memory, ...]) -> tuple[Memory, ...]:
-        pairs = zip(rules, state, strict=True)
-        return tuple(memory if rule.refitted is None else rule.refitted(agent, memory) for rule, memory in pairs)
+    def init(self, agent: Agent, *, key: PRNGKeyArray) -> tuple[Memory, ...]:
+        """Return the memory of each."""
+        keys = jax.random.split(key, len(self.algorithms))
+        return tuple(algorithm.init(agent, key=own) for algorithm, own in zip(self.algorithms, keys, strict=True))
 
-    def explored(agent: Agent, state: tuple[Memory, ...], batch: Batch) -> tuple[Memory, ...]:
-        pairs = zip(rules, state, strict=True)
-        return tuple(memory if rule.explored is None else rule.explored(agent, memory, batch) for rule, memory in pairs)
-
-    def in_units(agent: Agent, state: tuple[Memory, ...], units: Scaling) -> tuple[Memory, ...]:
-        pairs = zip(rules, state, strict=True)
-        return tuple(memory if rule.in_units is None else rule.in_units(agent, memory, units) for rule, memory in pairs)
-
-    step = _InSequence(tuple(rule.step for rule in rules), tuple(names), tuple(rule.select for rule in rules))
-    return UpdateRule(
-        init,
-        step,
-        "+".join(names),
-        select,
-        refitted if any(rule.refitted for rule in rules) else None,
-        explored if any(rule.explored for rule in rules) else None,
-        in_units if any(rule.in_units for rule in rules) else None,
-        squashed=any(rule.squashed for rule in rules),
-    )
-
-
-class _InSequence(eqx.Module):
-    """The steps of several rules, one after the other."""
-
-    steps: tuple[Callable[..., Any], ...]
-    names: tuple[str, ...]
-    selects: tuple[Select, ...]
-
-    def __call__(self, agent: Agent, state: tuple[Memory, ...], batch: Batch) -> tuple[Agent, tuple, dict[str, Array]]:
-        states, diagnostics = [], {}
-        for name, step, select, memory in zip(self.names, self.steps, self.selects, state, strict=True):
-            agent, memory, found = step(agent, memory, batch)
-            states.append(memory)
+    def step(
+        self, agent: Agent, memory: tuple[Memory, ...], batch: Batch, *, key: PRNGKeyArray
+    ) -> tuple[Agent, tuple[Memory, ...], Diagnostics]:
+        """Apply each step to the agent that the previous one returned."""
+        memories, diagnostics = [], {}
+        keys = jax.random.split(key, len(self.algorithms))
+        for name, algorithm, own, own_key in zip(self.names, self.algorithms, memory, keys, strict=True):
+            agent, own, found = algorithm.step(agent, own, batch, key=own_key)
+            memories.append(own)
             diagnostics |= {f"{name}/{key}": value for key, value in found.items()}
-            if _moves_filter(select, agent):
+            if algorithm.moves_filter(agent):
                 batch = forgetting_states(batch)
-        return agent, tuple(states), diagnostics
+        return agent, tuple(memories), diagnostics
+
+    def on_exploration(self, agent: Agent, memory: tuple[Memory, ...], batch: Batch) -> tuple[Memory, ...]:
+        """Call the hook of each."""
+        return self._each("on_exploration", agent, memory, batch)
+
+    def on_refit(self, agent: Agent, memory: tuple[Memory, ...]) -> tuple[Memory, ...]:
+        """Call the hook of each."""
+        return self._each("on_refit", agent, memory)
+
+    def on_new_units(self, agent: Agent, memory: tuple[Memory, ...], scaling: Scaling) -> tuple[Memory, ...]:
+        """Call the hook of each."""
+        return self._each("on_new_units", agent, memory, scaling)
+
+    def _each(self, hook: str, agent: Agent, memory: tuple[Memory, ...], *more: Any) -> tuple[Memory, ...]:
+        """Call a hook of each algorithm with its own memory."""
+        pairs = zip(self.algorithms, memory, strict=True)
+        return tuple(getattr(algorithm, hook)(agent, own, *more) for algorithm, own in pairs)
 
 
 def forgetting_states(batch: Batch) -> Batch:
-    """The batch without the states acted on: they are no longer those of the filter."""
+    """Return the batch without its recorded states, which are outdated once the filter has changed."""
     return eqx.tree_at(lambda b: b.states, batch, None, is_leaf=lambda x: x is None)

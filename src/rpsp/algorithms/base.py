@@ -1,77 +1,160 @@
-"""The protocol of an algorithm: what it does to an agent, and which parameters it may change."""
+"""The protocol of an algorithm: how it changes an agent, and which parameters it may change.
+
+The paper's alternating optimisation is a composition:
+
+    InSequence(Trpo(max_kl=0.01, moves=policy_only), Vrpg(learning_rate=1e-3, moves=filter_only))
+
+A user's own algorithm is a subclass of `AbstractAlgorithm` with `init` and `step`. Its settings are its fields. See
+docs/guides/extending.md for a complete example.
+"""
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from rpsp.algorithms.policies import Agent
 from rpsp.data.batches import Batch
 from rpsp.data.scaling import Scaling
+from rpsp.errors import UsageError
 from rpsp.filters.base import trainable
 
 Memory = Any
-"""What a rule remembers from one step to the next: a tree of arrays."""
+"""What an algorithm keeps from one step to the next: a tree of arrays."""
+Diagnostics = dict[str, Array]
+"""Numbers about one step, by name."""
 Select = Callable[[Agent], Any]
-"""Agent → a tree of booleans, True at the parameters that a rule may move."""
+"""Agent → a tree of booleans, True at the parameters that an algorithm may change."""
 Vector = Float[Array, " theta"]
-"""The parameters that a rule moves, end to end."""
+"""The parameters that an algorithm changes, concatenated."""
 
 
-class UpdateRule(NamedTuple):
-    """A pair of pure functions: `state = init(agent)`, then `agent, state, diagnostics = step(agent, state, batch)`.
+class AbstractAlgorithm(eqx.Module):
+    """Changes an agent, given a batch of its episodes.
 
-    A step that is not done says so by a diagnostic `skipped` of 1, and if that is because its numbers were not finite, by
-    `unsound` as well.
+    The fields of a subclass are its settings. `init` and `step` are pure functions of their arguments: everything that the
+    next step depends on is in the memory, and all randomness comes from the key. Then runs resume bit for bit.
+
+    Several runs can be trained together, by `jax.vmap`. Float fields in which the runs differ are arrays in that case, so
+    test them with `jnp.where` instead of `if`. Exception: a field that is 0 in one run is 0 in all runs of the group.
     """
 
-    init: Callable[[Agent], Memory]
-    step: Callable[[Agent, Memory, Batch], tuple[Agent, Memory, dict[str, Array]]]
-    name: str = "update"
-    """What its diagnostics are filed under where several rules work in sequence."""
-    select: Select = lambda agent: trainable(agent)
-    """Which parameters it may move."""
-    refitted: Callable[[Agent, Memory], Memory] | None = None
-    """What becomes of its memory when the filter was refitted and coordinates mean what they meant; None: it stays."""
-    explored: Callable[[Agent, Memory, Batch], Memory] | None = None
-    """What it keeps of the exploration, before the first step; None: nothing."""
-    in_units: Callable[[Agent, Memory, Scaling], Memory] | None = None
-    """(agent before the change, memory, new scaling of its input) → memory: critics and optimiser moments are rescaled.
-    None: nothing in the memory depends on the scaling."""
-    squashed: bool = False
-    """Whether its policy is a `SquashedPolicy` where actions are numbers."""
+    off_policy: ClassVar[bool] = False
+    """Whether it also learns from earlier batches and from the exploration."""
+    squashed: ClassVar[bool] = False
+    """Whether it needs a `SquashedPolicy` (continuous actions)."""
+    gains_from_gpu: ClassVar[bool] = False
+    """Whether its steps are faster on a GPU. With `--device auto` the others are computed on the CPU."""
+
+    @abc.abstractmethod
+    def init(self, agent: Agent, *, key: PRNGKeyArray) -> Memory:
+        """Return the memory before the first step.
+
+        Args:
+            agent: the agent that will be trained.
+            key: for random initial values, such as the weights of a critic.
+
+        Returns:
+            A tree of arrays. Its structure and shapes stay the same over all steps.
+        """
+
+    @abc.abstractmethod
+    def step(
+        self, agent: Agent, memory: Memory, batch: Batch, *, key: PRNGKeyArray
+    ) -> tuple[Agent, Memory, Diagnostics]:
+        """Change the agent, given a batch of its episodes.
+
+        Args:
+            agent: the agent that acted in the batch.
+            memory: the memory after the previous step.
+            batch: whole episodes, packed into rows.
+            key: for the randomness of this step.
+
+        Returns:
+            The new agent, the new memory, and diagnostics. A step that was not applied reports `skipped` = 1. If the cause
+            was NaN or infinite values it also reports `unsound` = 1.
+        """
+
+    @property
+    def name(self) -> str:
+        """Prefix of the diagnostics where several algorithms run in sequence. Default: the class name in lower case."""
+        return type(self).__name__.lower()
+
+    def select(self, agent: Agent) -> Any:
+        """Return a tree of booleans: which parameters it may change. Default: all trainable ones."""
+        return trainable(agent)
 
     def moves_filter(self, agent: Agent) -> bool:
-        """Whether states change with its steps."""
-        return _moves_filter(self.select, agent)
+        """Return whether it may change parameters of the filter, and with them the states."""
+        return any(jax.tree.leaves(self.select(agent).filter))
+
+    def on_exploration(self, agent: Agent, memory: Memory, batch: Batch) -> Memory:
+        """Hook before the first step. Default: the memory stays as it is.
+
+        Args:
+            agent: the agent that will be trained.
+            memory: the memory that `init` returned.
+            batch: the episodes of the random exploration.
+
+        Returns:
+            The new memory.
+        """
+        return memory
+
+    def on_refit(self, agent: Agent, memory: Memory) -> Memory:
+        """Hook after a refit of the filter that keeps the meaning of state coordinates. Default: no change.
+
+        After any other refit, and wherever the algorithm changes the filter itself, `init` is called instead.
+
+        Args:
+            agent: the agent with the refitted filter.
+            memory: the memory before the refit.
+
+        Returns:
+            The new memory.
+        """
+        return memory
+
+    def on_new_units(self, agent: Agent, memory: Memory, scaling: Scaling) -> Memory:
+        """Hook before the policy's input is rescaled. Default: no change.
+
+        Critics of states and moments of an optimiser depend on the scaling; see `rpsp.algorithms.adam`.
+
+        Args:
+            agent: the agent before the change.
+            memory: the memory before the change.
+            scaling: the new scaling of the policy's input.
+
+        Returns:
+            The new memory.
+        """
+        return memory
 
 
-def _moves_filter(select: Select, agent: Agent) -> bool:
-    return any(jax.tree.leaves(select(agent).filter))
-
-
-def run_key(seed: int, weights: Array) -> PRNGKeyArray:
-    """A key of this run alone: a rule knows nothing of the run's seed, but the policy's first weights tell runs apart."""
-    return jax.random.fold_in(jax.random.key(seed), jax.lax.bitcast_convert_type(jnp.sum(weights), jnp.uint32))
+def check_positive(algorithm: AbstractAlgorithm, *names: str) -> None:
+    """Raise a `UsageError` unless each of these settings is None or greater than 0."""
+    for name in names:
+        if (value := getattr(algorithm, name)) is not None and not value > 0:
+            raise UsageError(f"{name}={value}: must be greater than 0.")
 
 
 def everything(agent: Agent) -> Any:
-    """All parameters, of the filter and of the policy; never a field declared `constant`."""
+    """Select all parameters of filter and policy, except fields declared `constant`."""
     return trainable(agent)
 
 
 def policy_only(agent: Agent) -> Any:
-    """θ_re: the reactive policy's parameters."""
+    """Select θ_re, the parameters of the reactive policy."""
     return eqx.tree_at(lambda marks: marks.filter, trainable(agent), replace_fn=_nothing)
 
 
 def filter_only(agent: Agent) -> Any:
-    """θ_PSR: the filter's parameters."""
+    """Select θ_PSR, the parameters of the filter."""
     return eqx.tree_at(lambda marks: marks.policy, trainable(agent), replace_fn=_nothing)
 
 

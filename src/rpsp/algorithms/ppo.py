@@ -1,14 +1,14 @@
-"""Proximal policy optimisation (Schulman et al. 2017) as an update rule: ours, not the paper's. Knows no filter by name.
+"""Proximal policy optimisation (PPO; Schulman et al. 2017). Not in the paper.
 
-Several epochs of minibatches on the clipped surrogate, with generalised advantages and a learned critic, on the same
-states as every other rule. The filter is frozen: the states of a batch are computed once, and after that a step is a
-sample like any other, wherever in an episode it stood.
+Several epochs of minibatches on the clipped surrogate, with generalised advantages and a learned critic. The filter is
+frozen: the states of a batch are computed once, and after that every step is an independent sample.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from rpsp.algorithms.adam import adam_in_units, moments_in_units, policy_moments_in_units
-from rpsp.algorithms.base import Select, UpdateRule, Vector, policy_only, run_key
+from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics, Select, Vector, check_positive, policy_only
 from rpsp.algorithms.objectives import (
     advantages,
     clipped_surrogate,
@@ -31,54 +31,16 @@ from rpsp.algorithms.objectives import (
     mean_kl,
     rewards_to_go,
 )
-from rpsp.algorithms.policies import AbstractPolicy, Agent, Network, in_units
+from rpsp.algorithms.policies import AbstractDistribution, AbstractPolicy, Agent, Network, in_units
+from rpsp.data.arrays import Scalar
 from rpsp.data.batches import Batch, Steps, masked_mean
 from rpsp.data.scaling import Scaling
 from rpsp.errors import UsageError
 from rpsp.filters.base import AbstractFilter, trainable, unroll
 
 
-class PpoSettings(eqx.Module):
-    """How the policy and its critic learn from a batch."""
-
-    learning_rate: float = 3e-4
-    """η: Adam's."""
-    clip: float = 0.2
-    """ε: a step of which the ratio π_θ / π_old has left 1 ± ε pushes it no further."""
-    epochs: int = 10
-    """Passes over a batch."""
-    minibatch: int = 256
-    """Steps in one gradient."""
-    discount: float = 0.99
-    """γ."""
-    gae: float = 0.95
-    """λ of the generalised advantages: 1 for returns, 0 for one-step differences."""
-    value_weight: float = 0.5
-    """Of the critic's squared error in the loss."""
-    entropy_weight: float = 0.0
-    """Of the policy's entropy in the loss, which it lowers."""
-    max_norm: float = 0.5
-    """The gradient in policy and critic together is clipped to this norm."""
-    target_kl: float | None = None
-    """No further epoch is begun once the policy has changed by more than this, as mean KL per sample. None: never mind."""
-    hidden: tuple[int, ...] = (64, 64)
-    """The critic's hidden layers."""
-    bootstrap: bool = True
-    """Whether an episode that ran out of time is worth V(q_{T+1}) afterwards, or nothing as if it had ended."""
-    scale_rewards: bool = True
-    """Whether rewards are divided by the standard deviation of all discounted returns so far."""
-    normalise: bool = True
-    """Whether advantages are brought to zero mean and unit variance over a batch."""
-    anneal: int | None = None
-    """The learning rate falls linearly to nothing over this many batches. None: it stays."""
-    seed: int = 0
-    """Of the critic's first weights and of the order of steps."""
-    select: Select = policy_only
-    """Which parameters move; none of the filter's."""
-
-
 class Moments(NamedTuple):
-    """How many steps were seen so far, and the mean and variance of their discounted returns."""
+    """Number of steps seen so far, and the mean and variance of their discounted returns."""
 
     steps: Float[Array, ""]
     mean: Float[Array, ""]
@@ -86,92 +48,15 @@ class Moments(NamedTuple):
 
 
 class PpoMemory(NamedTuple):
-    """What PPO remembers. Arrays only, so that it can be saved: the key is kept as its raw data."""
+    """What PPO keeps between steps."""
 
     critic: Network
     """V(q)."""
     adam: Any
-    """Adam's moments, of policy and critic end to end."""
-    key: UInt32[Array, " words"]
+    """Adam's moments of policy and critic, concatenated."""
     returns: Moments
     batches: Int[Array, ""]
-    """How many batches it has learned from."""
-
-
-def ppo(learning_rate: float = PpoSettings.learning_rate, **more: Any) -> UpdateRule:
-    """The clipped-surrogate rule (ours, not the paper's); `more` are the other fields of `PpoSettings`.
-
-    A gradient that is not finite is not followed, and Adam forgets it; of a batch in which any state, return or
-    log-probability is not finite nothing at all is learned or remembered.
-
-    Diagnostics are those of the whole batch. After the step: `kl` (old to new), `policy_loss` (less the clipped
-    surrogate), `value_loss` (mean squared error), `entropy`, `clip_fraction`. Before it: `explained_variance` of the
-    critic against the λ-returns. And `policy_gradient_norm` (mean over minibatches, before clipping), `skipped` (the
-    share of gradients that were not followed: 1 if nothing was learned, and then `unsound` as well), `epochs_done`,
-    `reward_scale`, `log_std`.
-    """
-    settings = PpoSettings(learning_rate, **more)
-    for name in ("learning_rate", "epochs", "minibatch", "max_norm", "target_kl", "anneal"):
-        if (value := getattr(settings, name)) is not None and not value > 0:
-            raise UsageError(f"{name}={value}: must be greater than 0.")
-    for name in ("value_weight", "entropy_weight"):
-        if not getattr(settings, name) >= 0:
-            raise UsageError(f"{name}={getattr(settings, name)}: must not be negative.")
-    for name in ("discount", "gae"):
-        if not 0 <= getattr(settings, name) <= 1:
-            raise UsageError(f"{name}={getattr(settings, name)}: must lie between 0 and 1, as in 0.95.")
-    if not 0 < settings.clip < 1:
-        raise UsageError(f"clip={settings.clip}: must lie between 0 and 1, as in 0.2.")
-    return UpdateRule(
-        partial(_init, settings),
-        eqx.Partial(_step, settings),
-        "ppo",
-        settings.select,
-        in_units=partial(_in_units, settings),
-    )
-
-
-def _adam(settings: PpoSettings) -> optax.GradientTransformation:
-    """Clipping and Adam, less the learning rate, which may fall."""
-    return optax.chain(optax.clip_by_global_norm(settings.max_norm), optax.scale_by_adam(eps=1e-5))
-
-
-def _init(settings: PpoSettings, agent: Agent) -> PpoMemory:
-    which = settings.select(agent)
-    if any(jax.tree.leaves(which.filter)):
-        raise UsageError("select: marks parameters of the filter, which ppo keeps frozen; use policy_only.")
-    # The critic sees states in the units in which the policy sees them.
-    network = getattr(agent.policy, "network", None)
-    scaling = Scaling(np.asarray(network.mean), np.asarray(network.scale)) if isinstance(network, Network) else None
-    critic_key, key = jax.random.split(run_key(settings.seed, ravel_pytree(eqx.filter(agent.policy, which.policy))[0]))
-    critic = Network(agent.filter.size, 1, hidden=settings.hidden, scaling=scaling, key=critic_key)
-    theta, _ = ravel_pytree((eqx.filter(agent.policy, which.policy), eqx.filter(critic, trainable(critic))))
-    zero = jnp.zeros((), jnp.float32)
-    return PpoMemory(
-        critic,
-        _adam(settings).init(theta),
-        jax.random.key_data(key),
-        Moments(zero, zero, zero),
-        jnp.zeros((), jnp.int32),
-    )
-
-
-def _in_units(settings: PpoSettings, agent: Agent, memory: PpoMemory, units: Scaling) -> PpoMemory:
-    """The same critic, and Adam's moments of policy and critic, for inputs in other units."""
-    moving = (
-        eqx.filter(agent.policy, settings.select(agent).policy),
-        eqx.filter(memory.critic, trainable(memory.critic)),
-    )
-    restore = ravel_pytree(moving)[1]
-
-    def change(first: Vector, second: Vector) -> tuple[Vector, Vector]:
-        (policy_m, critic_m), (policy_v, critic_v) = restore(first), restore(second)
-        of_policy = policy_moments_in_units(policy_m, policy_v, agent.policy, units)
-        of_critic = moments_in_units(critic_m, critic_v, memory.critic, units)
-        m, v = (ravel_pytree(both)[0] for both in zip(of_policy, of_critic, strict=True))
-        return m, v
-
-    return memory._replace(critic=in_units(memory.critic, units), adam=adam_in_units(memory.adam, change))
+    """Number of batches it has learned from."""
 
 
 class _Samples(NamedTuple):
@@ -183,11 +68,39 @@ class _Samples(NamedTuple):
     """log π_old(a_t | q_t)."""
     A: Float[Array, " step"]
     target: Float[Array, " step"]
-    """The λ-return, which the critic is to predict."""
+    """The λ-return, which the critic learns to predict."""
+
+
+class _Evaluation(NamedTuple):
+    """A batch as the agent and critic before the step see it."""
+
+    mask: Bool[Array, "row time"]
+    states: Float[Array, "row time q"]
+    old: AbstractDistribution
+    """π_old(· | q_t)."""
+    actions: Float[Array, "row time act"]
+    log_prob: Steps
+    values: Steps
+    targets: Steps
+    A: Steps
+    returns: Moments
+    scale: Float[Array, ""]
+    """Divisor of the rewards."""
+    sound: Bool[Array, ""]
+    """Whether everything here is finite."""
+
+
+class _Parameters(NamedTuple):
+    """The parameters θ of policy and critic as one vector, and how to get the networks back."""
+
+    theta: Vector
+    of_policy: int
+    """How many entries of θ are the policy's; they come first."""
+    networks: Callable[[Vector], tuple[AbstractPolicy, Network]]
 
 
 class _Progress(NamedTuple):
-    """Where the epochs stand."""
+    """State of the loop over epochs."""
 
     theta: Vector
     adam: Any
@@ -196,130 +109,245 @@ class _Progress(NamedTuple):
     taken: Float[Array, ""]
     refused: Float[Array, ""]
     norms: Float[Array, ""]
-    """Of the policy's gradients that were followed, added up."""
+    """Sum of the norms of the policy's gradients that were applied."""
 
 
-@eqx.filter_jit
-def _step(
-    settings: PpoSettings, agent: Agent, state: PpoMemory, batch: Batch
-) -> tuple[Agent, PpoMemory, dict[str, Array]]:
-    """One compiled step, all epochs. Parameters and batch are arguments: it compiles once for every shape of batch."""
-    batch = jax.tree.map(jnp.asarray, batch)
-    mask = jnp.asarray(batch.mask)
-    policy, fixed_policy = eqx.partition(agent.policy, settings.select(agent).policy)
-    critic, fixed_critic = eqx.partition(state.critic, trainable(state.critic))
-    theta, restore = ravel_pytree((policy, critic))
-    of_policy = ravel_pytree(policy)[0].shape[0]
+class Ppo(AbstractAlgorithm):
+    """Proximal policy optimisation with generalised advantages and a learned critic. Not in the paper.
 
-    def networks(theta: Vector) -> tuple[AbstractPolicy, Network]:
-        policy, critic = restore(theta)
-        return eqx.combine(policy, fixed_policy), eqx.combine(critic, fixed_critic)
+    A gradient that is not finite is skipped, and Adam's moments stay as they were. If any state, return or log-probability
+    of a batch is not finite, the whole step is skipped.
 
-    states = unroll(agent.filter, batch) if batch.states is None else batch.states
-    states = jnp.where(mask[..., None], states, 0.0)
-    returns = merge(state.returns, rewards_to_go(batch, settings.discount), mask)
-    scale = _scale(returns) if settings.scale_rewards else jnp.ones(())
-    scaled = eqx.tree_at(lambda b: b.rewards, batch, jnp.asarray(batch.rewards) / scale)
-    values = _values(state.critic, states)
-    after = jnp.zeros_like(values)
-    if settings.bootstrap:
-        after = _values(state.critic, states_after(agent.filter, states, batch))
-    targets = gae(scaled, values, after, settings.discount, settings.gae) + values
-    A = advantages(targets, values, mask, normalise=settings.normalise)
-    old = distributions(agent.policy, states)
-    actions = jnp.asarray(batch.drawn_actions)
-    log_prob = log_probs(old, actions)
-    everywhere = jnp.where(mask, jnp.stack([A, targets, log_prob, states.sum(axis=-1)]), 0.0)
-    sound = jnp.all(jnp.isfinite(everywhere)) & jnp.all(jnp.isfinite(jnp.stack(returns)))
+    Diagnostics, over the whole batch. After the step: `kl` (old to new), `policy_loss` (minus the clipped surrogate),
+    `value_loss` (mean squared error), `entropy`, `clip_fraction`. Before the step: `explained_variance` of the λ-returns by
+    the critic. Also `policy_gradient_norm` (mean over minibatches, before clipping), `skipped` (fraction of gradients that
+    were skipped; if it is 1, `unsound` is 1 too), `epochs_done`, `reward_scale`, `log_std`.
+    """
 
-    every = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), _Samples(states, actions, log_prob, A, targets))
-    size = min(settings.minibatch, mask.size)
-    steps = jnp.maximum(jnp.sum(mask), 1)
-    rate = settings.learning_rate
-    if settings.anneal is not None:
-        rate = rate * jnp.maximum(1 - state.batches / settings.anneal, 0.0)
-    key, here = jax.random.split(jax.random.wrap_key_data(state.key))
+    gains_from_gpu: ClassVar[bool] = True
 
-    def loss(theta: Vector, samples: _Samples) -> Float[Array, ""]:
-        policy, critic = networks(theta)
+    learning_rate: float = 3e-4
+    """η: step size of Adam."""
+    clip: float = 0.2
+    """ε: steps whose ratio π_θ / π_old has left 1 ± ε contribute no gradient that would push it further."""
+    epochs: int = 10
+    """Passes over a batch."""
+    minibatch: int = 256
+    """Steps in one gradient."""
+    discount: float = 0.99
+    """γ."""
+    gae: float = 0.95
+    """λ of the generalised advantages: 1 for returns, 0 for one-step differences."""
+    value_weight: float = 0.5
+    """Weight of the critic's squared error in the loss."""
+    entropy_weight: float = 0.0
+    """Weight of the entropy bonus."""
+    max_norm: float = 0.5
+    """The gradient of policy and critic together is clipped to this norm."""
+    target_kl: float | None = None
+    """No further epoch starts once the policy has changed by more than this mean KL per sample. None: no limit."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Sizes of the critic's hidden layers."""
+    bootstrap: bool = True
+    """Whether an episode that was truncated continues with the value V(q_{T+1}) instead of 0."""
+    scale_rewards: bool = True
+    """Whether rewards are divided by the standard deviation of all discounted returns so far."""
+    normalise: bool = True
+    """Whether advantages are scaled to zero mean and unit variance over a batch."""
+    anneal: int | None = None
+    """The learning rate falls linearly to 0 over this many batches. None: it is constant."""
+    moves: Select = policy_only
+    """Which parameters change; none of the filter's."""
+
+    def __check_init__(self) -> None:
+        check_positive(self, "learning_rate", "epochs", "minibatch", "max_norm", "target_kl", "anneal")
+        for name in ("value_weight", "entropy_weight"):
+            if not getattr(self, name) >= 0:
+                raise UsageError(f"{name}={getattr(self, name)}: must not be negative.")
+        for name in ("discount", "gae"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"{name}={getattr(self, name)}: must lie between 0 and 1, as in 0.95.")
+        if not 0 < self.clip < 1:
+            raise UsageError(f"clip={self.clip}: must lie between 0 and 1, as in 0.2.")
+
+    def select(self, agent: Agent) -> Any:
+        """Return a tree of booleans: which parameters change."""
+        return self.moves(agent)
+
+    def init(self, agent: Agent, *, key: PRNGKeyArray) -> PpoMemory:
+        """Return a critic with random weights, and Adam's initial state."""
+        which = self.select(agent)
+        if any(jax.tree.leaves(which.filter)):
+            raise UsageError("moves: marks parameters of the filter, which ppo keeps frozen; use policy_only.")
+        # The critic's input has the scaling of the policy's.
+        network = getattr(agent.policy, "network", None)
+        scaling = Scaling(np.asarray(network.mean), np.asarray(network.scale)) if isinstance(network, Network) else None
+        critic = Network(agent.filter.size, 1, hidden=self.hidden, scaling=scaling, key=key)
+        theta, _ = ravel_pytree((eqx.filter(agent.policy, which.policy), eqx.filter(critic, trainable(critic))))
+        zero = jnp.zeros((), jnp.float32)
+        return PpoMemory(critic, self._adam().init(theta), Moments(zero, zero, zero), jnp.zeros((), jnp.int32))
+
+    @eqx.filter_jit
+    def step(
+        self, agent: Agent, memory: PpoMemory, batch: Batch, *, key: PRNGKeyArray
+    ) -> tuple[Agent, PpoMemory, Diagnostics]:
+        """Learn from a batch in several epochs. Compiled once for every shape of batch."""
+        batch = jax.tree.map(jnp.asarray, batch)
+        parameters = self._parameters(agent, memory.critic)
+        before = self._evaluate(agent, memory, batch)
+        rate = self.learning_rate
+        if self.anneal is not None:
+            rate = rate * jnp.maximum(1 - memory.batches / self.anneal, 0.0)
+        end = self._learn(parameters, memory.adam, before, rate, key)
+        policy, critic = parameters.networks(end.theta)
+        after = PpoMemory(critic, end.adam, before.returns, memory.batches + 1)
+        after = jax.tree.map(lambda new, old: jnp.where(before.sound, new, old), after, memory)
+        diagnostics = self._diagnostics(policy, critic, before, end)
+        return eqx.tree_at(lambda agent: agent.policy, agent, policy), after, diagnostics
+
+    def on_new_units(self, agent: Agent, memory: PpoMemory, scaling: Scaling) -> PpoMemory:
+        """Rescale the critic's input, and Adam's moments of policy and critic."""
+        moving = (
+            eqx.filter(agent.policy, self.select(agent).policy),
+            eqx.filter(memory.critic, trainable(memory.critic)),
+        )
+        restore = ravel_pytree(moving)[1]
+
+        def change(first: Vector, second: Vector) -> tuple[Vector, Vector]:
+            (policy_m, critic_m), (policy_v, critic_v) = restore(first), restore(second)
+            of_policy = policy_moments_in_units(policy_m, policy_v, agent.policy, scaling)
+            of_critic = moments_in_units(critic_m, critic_v, memory.critic, scaling)
+            m, v = (ravel_pytree(both)[0] for both in zip(of_policy, of_critic, strict=True))
+            return m, v
+
+        return memory._replace(critic=in_units(memory.critic, scaling), adam=adam_in_units(memory.adam, change))
+
+    def _adam(self) -> optax.GradientTransformation:
+        """Return clipping and Adam without the learning rate, which may be annealed."""
+        return optax.chain(optax.clip_by_global_norm(self.max_norm), optax.scale_by_adam(eps=1e-5))
+
+    def _parameters(self, agent: Agent, critic: Network) -> _Parameters:
+        policy, fixed_policy = eqx.partition(agent.policy, self.select(agent).policy)
+        moving_critic, fixed_critic = eqx.partition(critic, trainable(critic))
+        theta, restore = ravel_pytree((policy, moving_critic))
+
+        def networks(theta: Vector) -> tuple[AbstractPolicy, Network]:
+            policy, critic = restore(theta)
+            return eqx.combine(policy, fixed_policy), eqx.combine(critic, fixed_critic)
+
+        return _Parameters(theta, ravel_pytree(policy)[0].shape[0], networks)
+
+    def _evaluate(self, agent: Agent, memory: PpoMemory, batch: Batch) -> _Evaluation:
+        """Compute states, advantages, targets and log-probabilities before the step."""
+        mask = jnp.asarray(batch.mask)
+        states = unroll(agent.filter, batch) if batch.states is None else batch.states
+        states = jnp.where(mask[..., None], states, 0.0)
+        returns = merge(memory.returns, rewards_to_go(batch, self.discount), mask)
+        scale = _scale(returns) if self.scale_rewards else jnp.ones(())
+        scaled = eqx.tree_at(lambda b: b.rewards, batch, jnp.asarray(batch.rewards) / scale)
+        values = _values(memory.critic, states)
+        after = jnp.zeros_like(values)
+        if self.bootstrap:
+            after = _values(memory.critic, states_after(agent.filter, states, batch))
+        targets = gae(scaled, values, after, self.discount, self.gae) + values
+        A = advantages(targets, values, mask, normalise=self.normalise)
+        old = distributions(agent.policy, states)
+        actions = jnp.asarray(batch.drawn_actions)
+        log_prob = log_probs(old, actions)
+        everywhere = jnp.where(mask, jnp.stack([A, targets, log_prob, states.sum(axis=-1)]), 0.0)
+        sound = jnp.all(jnp.isfinite(everywhere)) & jnp.all(jnp.isfinite(jnp.stack(returns)))
+        return _Evaluation(mask, states, old, actions, log_prob, values, targets, A, returns, scale, sound)
+
+    def _loss(self, policy: AbstractPolicy, critic: Network, samples: _Samples) -> Float[Array, ""]:
+        """Return w_V mean_t (V(q_t) − target_t)² − clipped surrogate − w_H mean_t H(π(· | q_t)).
+
+        w_V is `value_weight` and w_H is `entropy_weight`.
+        """
         dists = jax.vmap(policy)(samples.q)
         log_ratio = jax.vmap(lambda dist, a: dist.log_prob(a))(dists, samples.action) - samples.log_prob
         errors = jax.vmap(critic)(samples.q)[:, 0] - samples.target
         return (
-            settings.value_weight * jnp.mean(errors**2)
-            - clipped_surrogate(log_ratio, samples.A, settings.clip)
-            - settings.entropy_weight * jnp.mean(jax.vmap(lambda dist: dist.entropy())(dists))
+            self.value_weight * jnp.mean(errors**2)
+            - clipped_surrogate(log_ratio, samples.A, self.clip)
+            - self.entropy_weight * jnp.mean(jax.vmap(lambda dist: dist.entropy())(dists))
         )
 
-    def follow(order: Int[Array, " step"], i: Array, now: _Progress) -> _Progress:
-        """The i-th minibatch of an epoch; the last one is filled up from the first."""
-        samples = jax.tree.map(lambda x: x[order[(i * size + jnp.arange(size)) % steps]], every)
-        gradient = jax.grad(loss)(now.theta, samples)
-        updates, adam = _adam(settings).update(gradient, now.adam)
-        moved = now.theta - rate * jnp.asarray(updates)
-        # The norm and not only the entries: clipped by an infinite norm, any gradient is 0.
-        finite = jnp.isfinite(jnp.linalg.norm(gradient)) & jnp.all(jnp.isfinite(moved))
-        norm = jnp.linalg.norm(gradient[:of_policy])
-        taken = now._replace(theta=moved, adam=adam, taken=now.taken + 1, norms=now.norms + norm)
-        refused = now._replace(refused=now.refused + 1)
-        return jax.tree.map(lambda yes, no: jnp.where(finite, yes, no), taken, refused)
+    def _learn(
+        self, parameters: _Parameters, adam: Any, before: _Evaluation, rate: Scalar, key: PRNGKeyArray
+    ) -> _Progress:
+        """Run the epochs, each over all minibatches of the batch in random order."""
+        mask = before.mask
+        samples = _Samples(before.states, before.actions, before.log_prob, before.A, before.targets)
+        every = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), samples)
+        size = min(self.minibatch, mask.size)
+        steps = jnp.maximum(jnp.sum(mask), 1)
 
-    def change(theta: Vector) -> Float[Array, ""]:
-        return mean_kl(old, distributions(networks(theta)[0], states), mask)
+        def follow(order: Int[Array, " step"], i: Array, now: _Progress) -> _Progress:
+            """Apply the gradient of the i-th minibatch of an epoch. The last one is filled up from the first."""
+            samples = jax.tree.map(lambda x: x[order[(i * size + jnp.arange(size)) % steps]], every)
+            gradient = jax.grad(lambda theta: self._loss(*parameters.networks(theta), samples))(now.theta)
+            updates, adam = self._adam().update(gradient, now.adam)
+            moved = now.theta - rate * jnp.asarray(updates)
+            # The norm and not only the entries: clipped by an infinite norm, any gradient is 0.
+            finite = jnp.isfinite(jnp.linalg.norm(gradient)) & jnp.all(jnp.isfinite(moved))
+            norm = jnp.linalg.norm(gradient[: parameters.of_policy])
+            taken = now._replace(theta=moved, adam=adam, taken=now.taken + 1, norms=now.norms + norm)
+            refused = now._replace(refused=now.refused + 1)
+            return jax.tree.map(lambda yes, no: jnp.where(finite, yes, no), taken, refused)
 
-    def unfinished(now: _Progress) -> Array:
-        near = True if settings.target_kl is None else now.kl <= settings.target_kl
-        return sound & (now.epoch < settings.epochs) & near
+        def unfinished(now: _Progress) -> Array:
+            near = True if self.target_kl is None else now.kl <= self.target_kl
+            return before.sound & (now.epoch < self.epochs) & near
 
-    def epoch(now: _Progress) -> _Progress:
-        order = shuffled(mask.ravel(), key=jax.random.fold_in(here, now.epoch))
-        now = jax.lax.fori_loop(0, -(-steps // size), partial(follow, order), now)
-        kl = now.kl if settings.target_kl is None else change(now.theta)
-        return now._replace(epoch=now.epoch + 1, kl=kl)
+        def epoch(now: _Progress) -> _Progress:
+            order = shuffled(mask.ravel(), key=jax.random.fold_in(key, now.epoch))
+            now = jax.lax.fori_loop(0, -(-steps // size), partial(follow, order), now)
+            kl = now.kl
+            if self.target_kl is not None:
+                kl = mean_kl(before.old, distributions(parameters.networks(now.theta)[0], before.states), mask)
+            return now._replace(epoch=now.epoch + 1, kl=kl)
 
-    zero = jnp.zeros((), theta.dtype)
-    start = _Progress(theta, state.adam, jnp.asarray(0), zero, zero, zero, zero)
-    end = jax.lax.while_loop(unfinished, epoch, start)
+        zero = jnp.zeros((), parameters.theta.dtype)
+        start = _Progress(parameters.theta, adam, jnp.asarray(0), zero, zero, zero, zero)
+        return jax.lax.while_loop(unfinished, epoch, start)
 
-    policy, critic = networks(end.theta)
-    memory = PpoMemory(critic, end.adam, jax.random.key_data(key), returns, state.batches + 1)
-    memory = jax.tree.map(lambda new, old: jnp.where(sound, new, old), memory, state)
-    skipped = jnp.where(sound, end.refused / jnp.maximum(end.taken + end.refused, 1), 1.0)
-    new = distributions(policy, states)
-    log_ratio = jnp.where(mask, log_probs(new, actions) - log_prob, 0.0)
-    outside = jnp.abs(jnp.exp(log_ratio) - 1) > settings.clip
-    # Steps outside the mask have no advantage, so that what they say is 0.
-    objective = clipped_surrogate(log_ratio.ravel(), A.ravel(), settings.clip) * mask.size / steps
-    diagnostics = {
-        "kl": jnp.where(sound, mean_kl(old, new, mask), 0.0),
-        "policy_loss": -objective,
-        "value_loss": masked_mean((_values(critic, states) - targets) ** 2, mask),
-        "entropy": mean_entropy(new, mask),
-        "explained_variance": explained_variance(targets, values, mask),
-        "clip_fraction": masked_mean(jnp.where(outside, 1.0, 0.0), mask),
-        "policy_gradient_norm": end.norms / jnp.maximum(end.taken, 1),
-        "skipped": skipped,
-        "unsound": jnp.where(skipped == 1, 1.0, 0.0),
-        "epochs_done": end.epoch,
-        "reward_scale": scale,
-    }
-    log_std = getattr(policy, "log_std", None)
-    if log_std is not None:
-        diagnostics["log_std"] = jnp.mean(log_std)
-    return eqx.tree_at(lambda agent: agent.policy, agent, policy), memory, diagnostics
+    def _diagnostics(self, policy: AbstractPolicy, critic: Network, before: _Evaluation, end: _Progress) -> Diagnostics:
+        mask, A, sound = before.mask, before.A, before.sound
+        skipped = jnp.where(sound, end.refused / jnp.maximum(end.taken + end.refused, 1), 1.0)
+        new = distributions(policy, before.states)
+        log_ratio = jnp.where(mask, log_probs(new, before.actions) - before.log_prob, 0.0)
+        outside = jnp.abs(jnp.exp(log_ratio) - 1) > self.clip
+        # Steps outside the mask have an advantage of 0 and contribute nothing.
+        steps = jnp.maximum(jnp.sum(mask), 1)
+        objective = clipped_surrogate(log_ratio.ravel(), A.ravel(), self.clip) * mask.size / steps
+        diagnostics = {
+            "kl": jnp.where(sound, mean_kl(before.old, new, mask), 0.0),
+            "policy_loss": -objective,
+            "value_loss": masked_mean((_values(critic, before.states) - before.targets) ** 2, mask),
+            "entropy": mean_entropy(new, mask),
+            "explained_variance": explained_variance(before.targets, before.values, mask),
+            "clip_fraction": masked_mean(jnp.where(outside, 1.0, 0.0), mask),
+            "policy_gradient_norm": end.norms / jnp.maximum(end.taken, 1),
+            "skipped": skipped,
+            "unsound": jnp.where(skipped == 1, 1.0, 0.0),
+            "epochs_done": end.epoch,
+            "reward_scale": before.scale,
+        }
+        log_std = getattr(policy, "log_std", None)
+        return diagnostics if log_std is None else diagnostics | {"log_std": jnp.mean(log_std)}
 
 
 def _values(critic: Network, states: Float[Array, "row time q"]) -> Steps:
-    """V(q_t) at every step."""
+    """Return V(q_t) at every step."""
     return jax.vmap(jax.vmap(critic))(states)[..., 0]
 
 
 def states_after(
     filter: AbstractFilter, states: Float[Array, "row time q"], batch: Batch
 ) -> Float[Array, "row time q"]:
-    """q_{T+1} = f(q_T, a_T, o_T) at the last step of every episode that ran out of time; 0 at every other step.
+    """Return q_{T+1} = f(q_T, a_T, o_T) at the last step T of every truncated episode, and 0 at every other step.
 
-    One update for each such episode and not for each step: every row's first, then every row's second, and so on.
+    Computes one update per truncated episode: the first of every row, then the second of every row, and so on.
     """
     rows = jnp.arange(states.shape[0])
     performed, observations = jnp.asarray(batch.actions), jnp.asarray(batch.observations)
@@ -336,12 +364,12 @@ def states_after(
 
 
 def shuffled(mask: Bool[Array, " step"], *, key: PRNGKeyArray) -> Int[Array, " step"]:
-    """The indices of steps in random order; those of filler behind all of them."""
+    """Return the indices of all steps in random order, then those of filler."""
     return jnp.argsort(jnp.where(mask, jax.random.uniform(key, mask.shape), 2.0))
 
 
 def merge(moments: Moments, x: Steps, mask: Bool[Array, "row time"]) -> Moments:
-    """The moments of what was seen before and the steps of a batch together (Chan et al. 1979)."""
+    """Return the moments of all earlier steps and the steps of a batch together (Chan et al. 1979)."""
     n, mean = jnp.sum(mask, dtype=moments.steps.dtype), masked_mean(x, mask)
     variance = masked_mean((x - mean) ** 2, mask)
     total = jnp.maximum(moments.steps + n, 1)
@@ -354,5 +382,5 @@ def merge(moments: Moments, x: Steps, mask: Bool[Array, "row time"]) -> Moments:
 
 
 def _scale(returns: Moments) -> Float[Array, ""]:
-    """The standard deviation; 1 where returns never differ and there is no scale to speak of."""
+    """Return the standard deviation, or 1 if all returns are equal."""
     return jnp.where(returns.variance > 1e-12, jnp.sqrt(jnp.maximum(returns.variance, 1e-12)), 1.0)

@@ -1,8 +1,8 @@
-"""Trust-region policy optimisation (Schulman et al. 2015) as an update rule. Knows no filter by name.
+"""Trust-region policy optimisation (TRPO; Schulman et al. 2015).
 
-A natural-gradient step, found by conjugate gradient on Fisher-vector products and shortened until the mean KL is inside
-the trust region and the surrogate has improved. With the filter frozen, the states of a batch are computed once;
-otherwise states depend on the parameters, and Fisher-vector products go through time.
+A natural-gradient step, found by conjugate gradient on Fisher-vector products. The step is shortened until the mean KL is
+inside the trust region and the surrogate has improved. If the filter is frozen, the states of a batch are computed once.
+Otherwise states depend on the parameters, and Fisher-vector products go through time.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, PRNGKeyArray
 
-from rpsp.algorithms.base import Select, UpdateRule, Vector, policy_only
-from rpsp.algorithms.line_search import line_search
+from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics, Select, Vector, check_positive, policy_only
+from rpsp.algorithms.line_search import Search, line_search
 from rpsp.algorithms.objectives import (
     advantages,
     distributions,
@@ -38,91 +38,100 @@ from rpsp.filters.base import unroll
 Product = Callable[[Vector], Vector]
 
 
-class TrpoSettings(eqx.Module):
-    """How far and how carefully a step goes."""
+class Trpo(AbstractAlgorithm):
+    """Trust-region policy optimisation: maximise L(θ) subject to mean_t KL(π_old ‖ π_θ) ≤ ε. Keeps no memory.
+
+    L is the `surrogate` objective. A step that is not finite, or that no backtracking makes acceptable, is skipped.
+    """
 
     max_kl: float = 0.01
-    """ε: the most that the policy may change in one step, as mean KL per sample."""
+    """ε: largest change of the policy in one step, as mean KL per sample."""
     cg_steps: int = 10
-    """Conjugate-gradient iterations."""
+    """Iterations of conjugate gradient."""
     damping: float = 0.1
-    """Added to the Fisher matrix's diagonal."""
+    """Added to the diagonal of the Fisher matrix."""
     backtracks: int = 10
-    """How often a step that is refused is shortened before it is given up."""
+    """How often a step is shortened before it is skipped."""
     shrink: float = 0.8
-    """By how much it is shortened each time."""
+    """Factor by which a step is shortened each time."""
     discount: float = 0.99
     """γ."""
     normalise: bool = True
-    """Whether advantages are brought to zero mean and unit variance."""
+    """Whether advantages are scaled to zero mean and unit variance."""
     baseline_ridge: float = 1e-5
     """Ridge of the linear baseline."""
-    select: Select = policy_only
-    """Which parameters move."""
+    moves: Select = policy_only
+    """Which parameters change."""
+
+    def __check_init__(self) -> None:
+        check_positive(self, "max_kl", "damping", "cg_steps")
+        if not 0 < self.shrink < 1:
+            raise UsageError(f"shrink={self.shrink}: must lie between 0 and 1, as in 0.8.")
+
+    def select(self, agent: Agent) -> Any:
+        """Return a tree of booleans: which parameters change."""
+        return self.moves(agent)
+
+    def init(self, agent: Agent, *, key: PRNGKeyArray) -> tuple[()]:
+        """Return an empty memory."""
+        return ()
+
+    @eqx.filter_jit
+    def step(
+        self, agent: Agent, memory: tuple[()], batch: Batch, *, key: PRNGKeyArray
+    ) -> tuple[Agent, tuple[()], Diagnostics]:
+        """Take one natural-gradient step. Compiled once for every shape of batch."""
+        batch = jax.tree.map(jnp.asarray, batch)
+        mask = jnp.asarray(batch.mask)
+        which = self.select(agent)
+        moving, fixed = eqx.partition(agent, which)
+        theta, restore = ravel_pytree(moving)
+        filter_moves = any(jax.tree.leaves(which.filter))
+        known = None if filter_moves else batch.states
+        states = unroll(agent.filter, batch) if known is None else jnp.asarray(known)
+
+        def act(theta: Vector) -> AbstractDistribution:
+            """π_θ(· | q_t) at every step."""
+            agent = eqx.combine(restore(theta), fixed)
+            return distributions(agent.policy, unroll(agent.filter, batch) if filter_moves else states)
+
+        returns = rewards_to_go(batch, self.discount)
+        baseline = linear_baseline(fit_baseline(states, returns, mask, self.baseline_ridge), states)
+        A = advantages(returns, baseline, mask, normalise=self.normalise)
+        old, J = jax.linearize(act, theta)
+        J_transposed = jax.linear_transpose(J, theta)
+        before, slope = jax.value_and_grad(surrogate)(old, old, batch, A)
+        (gradient,) = J_transposed(slope)
+        fisher = fisher_product(old, J, J_transposed, mask, self.damping)
+        direction, F_direction = conjugate_gradient(fisher, gradient, self.cg_steps)
+        # The largest step whose KL, to second order, is ε: s = √(2ε / xᵀFx) x.
+        length = jnp.sqrt(2 * self.max_kl / jnp.maximum(direction @ F_direction, 1e-30))
+
+        def judge(theta: Vector) -> tuple[Array, Array]:
+            new = act(theta)
+            return surrogate(new, old, batch, A) - before, mean_kl(old, new, mask)
+
+        found = line_search(judge, theta, length * direction, self.max_kl, self.backtracks, self.shrink)
+        agent = eqx.combine(restore(found.theta), fixed)
+        diagnostics = _diagnostics(found, jnp.linalg.norm(gradient), agent) | {
+            "explained_variance": explained_variance(returns, baseline, mask),
+            "entropy": mean_entropy(old, mask),
+        }
+        return agent, memory, diagnostics
 
 
-def trpo(max_kl: float = TrpoSettings.max_kl, **more: Any) -> UpdateRule:
-    """The trust-region rule; `more` are the other fields of `TrpoSettings`. It remembers nothing between steps."""
-    settings = TrpoSettings(max_kl, **more)
-    for name in ("max_kl", "damping", "cg_steps"):
-        if not getattr(settings, name) > 0:
-            raise UsageError(f"{name}={getattr(settings, name)}: must be greater than 0.")
-    if not 0 < settings.shrink < 1:
-        raise UsageError(f"shrink={settings.shrink}: must lie between 0 and 1, as in 0.8.")
-    return UpdateRule(lambda agent: (), eqx.Partial(_step, settings), "trpo", settings.select)
-
-
-@eqx.filter_jit
-def _step(settings: TrpoSettings, agent: Agent, state: tuple, batch: Batch) -> tuple[Agent, tuple, dict[str, Array]]:
-    """One compiled step. Parameters and batch are arguments: it compiles once for every shape of batch."""
-    batch = jax.tree.map(jnp.asarray, batch)
-    mask = jnp.asarray(batch.mask)
-    which = settings.select(agent)
-    moving, fixed = eqx.partition(agent, which)
-    theta, restore = ravel_pytree(moving)
-    filter_moves = any(jax.tree.leaves(which.filter))
-    known = None if filter_moves else batch.states
-    states = unroll(agent.filter, batch) if known is None else jnp.asarray(known)
-
-    def act(theta: Vector) -> AbstractDistribution:
-        """π_θ(· | q_t) at every step."""
-        agent = eqx.combine(restore(theta), fixed)
-        return distributions(agent.policy, unroll(agent.filter, batch) if filter_moves else states)
-
-    returns = rewards_to_go(batch, settings.discount)
-    baseline = linear_baseline(fit_baseline(states, returns, mask, settings.baseline_ridge), states)
-    A = advantages(returns, baseline, mask, normalise=settings.normalise)
-    old, J = jax.linearize(act, theta)
-    J_transposed = jax.linear_transpose(J, theta)
-    before, slope = jax.value_and_grad(surrogate)(old, old, batch, A)
-    (gradient,) = J_transposed(slope)
-    fisher = fisher_product(old, J, J_transposed, mask, settings.damping)
-    direction, F_direction = conjugate_gradient(fisher, gradient, settings.cg_steps)
-    # The largest step whose KL, to second order, is ε: s = √(2ε / xᵀFx) x.
-    length = jnp.sqrt(2 * settings.max_kl / jnp.maximum(direction @ F_direction, 1e-30))
-
-    def judge(theta: Vector) -> tuple[Array, Array]:
-        new = act(theta)
-        return surrogate(new, old, batch, A) - before, mean_kl(old, new, mask)
-
-    norm = jnp.linalg.norm(gradient)
-    found = line_search(judge, theta, length * direction, settings.max_kl, settings.backtracks, settings.shrink)
-    agent = eqx.combine(restore(found.theta), fixed)
+def _diagnostics(found: Search, gradient_norm: Array, new: Agent) -> Diagnostics:
     diagnostics = {
         "kl": found.kl,
         "surrogate_improvement": found.gain,
         "step_fraction": found.fraction,
         "skipped": 1.0 - found.accepted,
-        # The norm as well: where it is infinite, conjugate gradient does not begin.
-        "unsound": 1.0 - (found.sound & jnp.isfinite(norm)),
-        "gradient_norm": norm,
-        "explained_variance": explained_variance(returns, baseline, mask),
-        "entropy": mean_entropy(old, mask),
+        # The norm as well: if it is infinite, conjugate gradient does not start.
+        "unsound": 1.0 - (found.sound & jnp.isfinite(gradient_norm)),
+        "gradient_norm": gradient_norm,
     }
-    log_std = getattr(agent.policy, "log_std", None)
-    if log_std is not None:
-        diagnostics["log_std"] = jnp.mean(log_std)
-    return agent, state, diagnostics
+    log_std = getattr(new.policy, "log_std", None)
+    return diagnostics if log_std is None else diagnostics | {"log_std": jnp.mean(log_std)}
 
 
 def fisher_product(
@@ -132,11 +141,17 @@ def fisher_product(
     mask: Bool[Array, "row time"],
     damping: Scalar,
 ) -> Product:
-    """v ↦ (F + damping I) v, where F = ∇²_θ mean_t KL(π_old ‖ π_θ) at θ_old.
+    """Return v ↦ (F + damping I) v, where F = ∇²_θ mean_t KL(π_old ‖ π_θ) at θ = θ_old.
 
-    Where the two agree the KL has no gradient in the distributions' own parameters η, so its Hessian is exactly
-    F = Jᵀ H J with J = ∂η/∂θ and H = ∂²KL/∂η². J and Jᵀ are those of `jax.linearize`, worked out once and not at every
-    product.
+    At θ_old the gradient of the KL with respect to the parameters η of the distributions is 0. Hence its Hessian is exactly
+    F = Jᵀ H J with J = ∂η/∂θ and H = ∂²KL/∂η².
+
+    Args:
+        old: π_old at every step.
+        J: product with J, from `jax.linearize`; computed once for all products.
+        J_transposed: product with Jᵀ.
+        mask: True at steps, False at filler.
+        damping: added to the diagonal of F.
     """
 
     def product(v: Vector) -> Vector:
@@ -148,7 +163,7 @@ def fisher_product(
 
 
 def conjugate_gradient(product: Product, b: Vector, steps: int, tolerance: float = 1e-10) -> tuple[Vector, Vector]:
-    """x ≈ A⁻¹ b from products v ↦ A v, A positive definite; and A x, which is b less the residual.
+    """Return x ≈ A⁻¹ b, and A x = b − residual, from products v ↦ A v with a positive definite A.
 
     Stops early at a squared residual of `tolerance` ‖b‖².
     """

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from rpsp.algorithms.adam import adam_in_units, policy_moments_in_units
-from rpsp.algorithms.base import Select, UpdateRule, Vector, everything
-from rpsp.algorithms.line_search import line_search
+from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics, Select, Vector, check_positive, everything
+from rpsp.algorithms.line_search import Search, line_search
 from rpsp.algorithms.objectives import (
     advantages,
     distributions,
@@ -25,179 +24,209 @@ from rpsp.algorithms.objectives import (
     policy_loss,
     rewards_to_go,
 )
-from rpsp.algorithms.policies import Agent
+from rpsp.algorithms.policies import AbstractDistribution, Agent
 from rpsp.data.arrays import Scalar
-from rpsp.data.batches import Batch
+from rpsp.data.batches import Batch, Steps
 from rpsp.data.scaling import Scaling
 from rpsp.errors import UsageError
 from rpsp.filters.base import AbstractFilter, prediction_loss, unroll
 
 
-class VrpgSettings(eqx.Module):
-    """What the joint gradient is made of, and how far a step goes."""
-
-    learning_rate: float = 1e-3
-    """η: Adam's."""
-    return_weight: float = 1.0
-    """a₁: of the policy loss, after its gradient is brought to unit variance. 0 drops that loss."""
-    prediction_weight: float = 1.0
-    """a₂: of the prediction loss, likewise. 0 drops it: the paper's reactive_PSR."""
-    averaging_rate: float = 0.1
-    """β: weight of the new value in the running variance of a gradient."""
-    discount: float = 0.99
-    """γ."""
-    normalise: bool = True
-    """Whether advantages are brought to zero mean and unit variance."""
-    truncate: int | None = None
-    """Steps that gradients flow back through; None for whole episodes."""
-    max_norm: float = 3.0
-    """Each loss's gradient is cut to so many times its usual norm, and the joint one, of unit variance, to this norm."""
-    select: Select = everything
-    """Which parameters move."""
-    policy_rate: float = 1.0
-    """Ours, not the paper's: how many times as far as the filter's, measured by Adam's steps, the policy's parameters go."""
-    max_kl: float | None = None
-    """Ours, not the paper's: the most that filter and policy together may change in one step, as mean KL per sample."""
-    backtracks: int = 10
-    """How often a step outside that trust region is halved before it is given up."""
-    baseline_ridge: float = 1e-5
-    """Ridge of the linear baseline."""
-
-
 class VrpgMemory(NamedTuple):
-    """What VRPG remembers: Adam's moments, and the running variance of each loss's gradient (0 before the first)."""
+    """Adam's moments, and the running variance of each loss's gradient (0 before the first step)."""
 
     adam: Any
     v: Float[Array, " loss"]
 
 
-def vrpg(learning_rate: float = VrpgSettings.learning_rate, **more: Any) -> UpdateRule:
-    """Adam on ∇L = α₁ ∇ℓ₁ + α₂ ∇ℓ₂, states recomputed so that gradients go through time; `more` are other `VrpgSettings`.
+class Vrpg(AbstractAlgorithm):
+    """Joint variance-reduced policy gradient: Adam on ∇L = α₁ ∇ℓ₁ + α₂ ∇ℓ₂, with gradients through time.
 
-    `max_kl` (ours) shortens a step until the policy, by which filter and reactive policy are meant together, has moved
-    no further than that, and else gives it up; Adam remembers the gradient all the same. A step that is not finite is
-    skipped, and nothing is remembered of it.
+    ℓ₁ is the `policy_loss`, ℓ₂ the `prediction_loss`, and α_i = a_i v_i^{−1/2} (`variance_weights`), where a₁ is
+    `return_weight`, a₂ is `prediction_weight` and v_i is the running variance of ∇ℓ_i (`gradient_variance`).
+
+    With `max_kl` (not in the paper) a step is halved until filter and policy together have changed by at most that KL. If
+    that fails the step is skipped, but Adam's moments are updated. A step that is not finite is skipped, and the memory
+    stays as it was.
     """
-    settings = VrpgSettings(learning_rate, **more)
-    for name in ("learning_rate", "max_norm", "policy_rate", "max_kl", "truncate"):
-        if (value := getattr(settings, name)) is not None and not value > 0:
-            raise UsageError(f"{name}={value}: must be greater than 0.")
-    if not 0 < settings.averaging_rate <= 1:
-        raise UsageError(f"averaging_rate={settings.averaging_rate}: must lie between 0 and 1, as in 0.1.")
-    weights = settings.return_weight, settings.prediction_weight
-    if min(weights) < 0 or max(weights) == 0:
-        raise UsageError(
-            f"return_weight={weights[0]}, prediction_weight={weights[1]}: neither may be negative, and one must be greater "
-            "than 0."
-        )
-    return UpdateRule(
-        partial(_init, settings),
-        eqx.Partial(_step, settings),
-        "vrpg",
-        settings.select,
-        in_units=partial(_in_units, settings),
-    )
 
+    gains_from_gpu: ClassVar[bool] = True
 
-def _weights(settings: VrpgSettings) -> dict[str, Any]:
-    """The user's weight of every loss that is not dropped."""
-    weights = {"policy": settings.return_weight, "prediction": settings.prediction_weight}
-    return {name: weight for name, weight in weights.items() if isinstance(weight, Array) or weight > 0}
+    learning_rate: float = 1e-3
+    """η: step size of Adam."""
+    return_weight: float = 1.0
+    """a₁: weight of the policy loss, after its gradient is scaled to unit variance. 0 drops the loss."""
+    prediction_weight: float = 1.0
+    """a₂: weight of the prediction loss, likewise. 0 drops the loss: the paper's reactive PSR."""
+    averaging_rate: float = 0.1
+    """β: weight of the new value in the running variance of a gradient."""
+    discount: float = 0.99
+    """γ."""
+    normalise: bool = True
+    """Whether advantages are scaled to zero mean and unit variance."""
+    truncate: int | None = None
+    """Steps that gradients flow back through time. None: whole episodes."""
+    max_norm: float = 3.0
+    """The gradient of each loss is clipped to this multiple of its usual norm, and the joint gradient to this norm."""
+    moves: Select = everything
+    """Which parameters change."""
+    policy_rate: float = 1.0
+    """Factor on the steps of the policy's parameters, relative to the filter's. Not in the paper."""
+    max_kl: float | None = None
+    """Largest change of filter and policy together in one step, as mean KL per sample. None: no limit. Not in the paper."""
+    backtracks: int = 10
+    """How often a step outside `max_kl` is halved before it is skipped."""
+    baseline_ridge: float = 1e-5
+    """Ridge of the linear baseline."""
 
+    def __check_init__(self) -> None:
+        check_positive(self, "learning_rate", "max_norm", "policy_rate", "max_kl", "truncate")
+        if not 0 < self.averaging_rate <= 1:
+            raise UsageError(f"averaging_rate={self.averaging_rate}: must lie between 0 and 1, as in 0.1.")
+        weights = self.return_weight, self.prediction_weight
+        if min(weights) < 0 or max(weights) == 0:
+            raise UsageError(
+                f"return_weight={weights[0]}, prediction_weight={weights[1]}: neither may be negative, and one must be "
+                "greater than 0."
+            )
 
-def _adam(settings: VrpgSettings) -> optax.GradientTransformation:
-    return optax.chain(optax.clip_by_global_norm(settings.max_norm), optax.adam(settings.learning_rate))
+    def select(self, agent: Agent) -> Any:
+        """Return a tree of booleans: which parameters change."""
+        return self.moves(agent)
 
+    def init(self, agent: Agent, *, key: PRNGKeyArray) -> VrpgMemory:
+        """Return Adam's initial state, and variances of 0."""
+        theta, _ = ravel_pytree(eqx.filter(agent, self.select(agent)))
+        return VrpgMemory(self._adam().init(theta), jnp.zeros(len(self._weights()), theta.dtype))
 
-def _init(settings: VrpgSettings, agent: Agent) -> VrpgMemory:
-    theta, _ = ravel_pytree(eqx.filter(agent, settings.select(agent)))
-    return VrpgMemory(_adam(settings).init(theta), jnp.zeros(len(_weights(settings)), theta.dtype))
+    @eqx.filter_jit
+    def step(
+        self, agent: Agent, memory: VrpgMemory, batch: Batch, *, key: PRNGKeyArray
+    ) -> tuple[Agent, VrpgMemory, Diagnostics]:
+        """Take one gradient step. Compiled once for every shape of batch."""
+        batch = jax.tree.map(jnp.asarray, batch)
+        mask = jnp.asarray(batch.mask)
+        which = self.select(agent)
+        moving, fixed = eqx.partition(agent, which)
+        theta, restore = ravel_pytree(moving)
+        R = rewards_to_go(batch, self.discount)
 
+        def losses(theta: Vector) -> tuple[Float[Array, " loss"], _Evaluation]:
+            """Return those of (ℓ₁, ℓ₂) that are not dropped, and what is needed afterwards."""
+            found = self._evaluate(eqx.combine(restore(theta), fixed), batch, R)
+            return jnp.stack([found.losses[name] for name in self._weights()]), found
 
-def _in_units(settings: VrpgSettings, agent: Agent, memory: VrpgMemory, units: Scaling) -> VrpgMemory:
-    """Adam's moments for a policy whose input is in other units; without effect where only the filter moves."""
-    restore = ravel_pytree(eqx.filter(agent, settings.select(agent)))[1]
+        values, pull_back, old = jax.vjp(losses, theta, has_aux=True)
+        (gradients,) = jax.vmap(pull_back)(jnp.eye(len(values)))  # both at once, in one scan backwards
+        of_filter = ravel_pytree(moving.filter)[0].size  # the filter's parameters come first
+        step = self._adam_step(gradients, memory, of_filter)
+        # The norms as well: they overflow before their entries do.
+        finite = jnp.all(jnp.isfinite(jnp.concatenate([values, step.norms, step.memory.v, step.theta])))
 
-    def change(first: Vector, second: Vector) -> tuple[Vector, Vector]:
-        moments = restore(first), restore(second)
-        policies = policy_moments_in_units(moments[0].policy, moments[1].policy, agent.policy, units)
-        m, v = (
-            ravel_pytree(eqx.tree_at(lambda a: a.policy, old, policy))[0]
-            for old, policy in zip(moments, policies, strict=True)
-        )
-        return m, v
+        def judge(theta: Vector) -> tuple[Array, Array]:
+            new = eqx.combine(restore(theta), fixed)
+            q = unroll(new.filter, batch) if any(jax.tree.leaves(which.filter)) else old.states
+            return jnp.where(finite, 1.0, jnp.nan), mean_kl(old.dists, distributions(new.policy, q), mask)
 
-    return memory._replace(adam=adam_in_units(memory.adam, change))
+        # Without a trust region there is one candidate, refused only if it is not finite.
+        region = (jnp.inf, 0) if self.max_kl is None else (self.max_kl, self.backtracks)
+        found = line_search(judge, theta, step.theta, *region, shrink=0.5)
+        after = jax.tree.map(lambda new, old: jnp.where(finite, new, old), step.memory, memory)
+        diagnostics = self._diagnostics(found, step, old) | {
+            "explained_variance": explained_variance(R, old.baseline, mask)
+        }
+        return eqx.combine(restore(found.theta), fixed), after, diagnostics
 
+    def on_new_units(self, agent: Agent, memory: VrpgMemory, scaling: Scaling) -> VrpgMemory:
+        """Rescale Adam's moments of the policy. No effect if only the filter changes."""
+        restore = ravel_pytree(eqx.filter(agent, self.select(agent)))[1]
 
-@eqx.filter_jit
-def _step(
-    settings: VrpgSettings, agent: Agent, state: VrpgMemory, batch: Batch
-) -> tuple[Agent, VrpgMemory, dict[str, Array]]:
-    """One compiled step. Parameters and batch are arguments: it compiles once for every shape of batch."""
-    batch = jax.tree.map(jnp.asarray, batch)
-    mask, ends = jnp.asarray(batch.mask), jnp.asarray(batch.ends)
-    which = settings.select(agent)
-    moving, fixed = eqx.partition(agent, which)
-    theta, restore = ravel_pytree(moving)
-    weights = _weights(settings)
-    R = rewards_to_go(batch, settings.discount)
+        def change(first: Vector, second: Vector) -> tuple[Vector, Vector]:
+            moments = restore(first), restore(second)
+            policies = policy_moments_in_units(moments[0].policy, moments[1].policy, agent.policy, scaling)
+            m, v = (
+                ravel_pytree(eqx.tree_at(lambda a: a.policy, old, policy))[0]
+                for old, policy in zip(moments, policies, strict=True)
+            )
+            return m, v
 
-    def losses(theta: Vector) -> tuple[Float[Array, " loss"], Any]:
-        """(ℓ₁, ℓ₂), those that are not dropped; and on the side what is needed afterwards."""
-        agent = eqx.combine(restore(theta), fixed)
-        states = truncated_unroll(agent.filter, batch, settings.truncate)
+        return memory._replace(adam=adam_in_units(memory.adam, change))
+
+    def _weights(self) -> dict[str, Any]:
+        """Return the weight a_i of every loss that is not dropped."""
+        weights = {"policy": self.return_weight, "prediction": self.prediction_weight}
+        return {name: weight for name, weight in weights.items() if isinstance(weight, Array) or weight > 0}
+
+    def _adam(self) -> optax.GradientTransformation:
+        return optax.chain(optax.clip_by_global_norm(self.max_norm), optax.adam(self.learning_rate))
+
+    def _evaluate(self, agent: Agent, batch: Batch, R: Steps) -> _Evaluation:
+        """Compute states, distributions, baseline and both losses of an agent."""
+        mask = jnp.asarray(batch.mask)
+        states = truncated_unroll(agent.filter, batch, self.truncate)
         dists = distributions(agent.policy, states)
         q = jax.lax.stop_gradient(states)
-        b = linear_baseline(fit_baseline(q, R, mask, settings.baseline_ridge), q)
-        A = advantages(R, b, mask, normalise=settings.normalise)
-        both = {
+        b = linear_baseline(fit_baseline(q, R, mask, self.baseline_ridge), q)
+        A = advantages(R, b, mask, normalise=self.normalise)
+        losses = {
             "policy": policy_loss(dists, batch, A),
-            "prediction": prediction_loss(agent.filter, states, batch, per=ends),
+            "prediction": prediction_loss(agent.filter, states, batch, per=jnp.asarray(batch.ends)),
         }
-        return jnp.stack([both[name] for name in weights]), (both, states, dists, b)
+        return _Evaluation(losses, states, dists, b)
 
-    values, pull_back, (both, states, old, b) = jax.vjp(losses, theta, has_aux=True)
-    (gradients,) = jax.vmap(pull_back)(jnp.eye(len(values)))  # both at once, in one scan backwards
-    norms = jnp.linalg.norm(gradients, axis=1)
-    gradients = without_outliers(gradients, state.v, settings.max_norm)
-    v = gradient_variance(state.v, gradients, settings.averaging_rate)
-    alpha = jnp.asarray(list(weights.values())) * variance_weights(v)
-    updates, adam = _adam(settings).update(alpha @ gradients, state.adam)
-    of_filter = ravel_pytree(moving.filter)[0].size  # these come first
-    step = jnp.asarray(updates) * jnp.where(jnp.arange(theta.size) < of_filter, 1.0, settings.policy_rate)
-    finite = jnp.all(jnp.isfinite(jnp.concatenate([values, norms, v, step])))  # a norm overflows before its numbers do
+    def _adam_step(self, gradients: Float[Array, "loss theta"], memory: VrpgMemory, of_filter: int) -> _AdamStep:
+        """Combine the gradients of the losses and compute Adam's step; the first `of_filter` entries are the filter's."""
+        norms = jnp.linalg.norm(gradients, axis=1)
+        gradients = without_outliers(gradients, memory.v, self.max_norm)
+        v = gradient_variance(memory.v, gradients, self.averaging_rate)
+        alpha = jnp.asarray(list(self._weights().values())) * variance_weights(v)
+        updates, adam = self._adam().update(alpha @ gradients, memory.adam)
+        step = jnp.asarray(updates)
+        step = step * jnp.where(jnp.arange(step.size) < of_filter, 1.0, self.policy_rate)
+        return _AdamStep(step, norms, alpha, VrpgMemory(adam, v))
 
-    def judge(theta: Vector) -> tuple[Array, Array]:
-        new = eqx.combine(restore(theta), fixed)
-        q = unroll(new.filter, batch) if any(jax.tree.leaves(which.filter)) else states
-        return jnp.where(finite, 1.0, jnp.nan), mean_kl(old, distributions(new.policy, q), mask)
+    def _diagnostics(self, found: Search, step: _AdamStep, old: _Evaluation) -> Diagnostics:
+        diagnostics = {
+            "kl": found.kl,
+            "step_fraction": found.fraction,
+            "skipped": 1.0 - found.accepted,
+            "unsound": 1.0 - found.sound,
+        }
+        norms, alphas = (dict(zip(self._weights(), values, strict=True)) for values in (step.norms, step.alpha))
+        for name, loss in old.losses.items():
+            diagnostics[f"{name}_loss"] = loss
+            diagnostics[f"{name}_gradient_norm"] = norms.get(name, jnp.zeros(()))
+            diagnostics[f"{name}_weight"] = alphas.get(name, jnp.zeros(()))
+        return diagnostics
 
-    # Without a trust region there is one candidate, refused only if it is not finite.
-    region = (jnp.inf, 0) if settings.max_kl is None else (settings.max_kl, settings.backtracks)
-    found = line_search(judge, theta, step, *region, shrink=0.5)
-    memory = jax.tree.map(lambda new, old: jnp.where(finite, new, old), VrpgMemory(adam, v), state)
-    diagnostics = {
-        "kl": found.kl,
-        "step_fraction": found.fraction,
-        "skipped": 1.0 - found.accepted,
-        "unsound": 1.0 - found.sound,
-        "explained_variance": explained_variance(R, b, mask),
-    }
-    found_norms, alphas = (dict(zip(weights, values, strict=True)) for values in (norms, alpha))
-    for name, loss in both.items():
-        diagnostics[f"{name}_loss"] = loss
-        diagnostics[f"{name}_gradient_norm"] = found_norms.get(name, jnp.zeros(()))
-        diagnostics[f"{name}_weight"] = alphas.get(name, jnp.zeros(()))
-    return eqx.combine(restore(found.theta), fixed), memory, diagnostics
+
+class _Evaluation(NamedTuple):
+    """An agent on a batch."""
+
+    losses: dict[str, Float[Array, ""]]
+    states: Float[Array, "row time q"]
+    dists: AbstractDistribution
+    baseline: Steps
+
+
+class _AdamStep(NamedTuple):
+    """A proposed step."""
+
+    theta: Vector
+    """The change of the parameters."""
+    norms: Float[Array, " loss"]
+    """‖∇ℓ_i‖ before clipping."""
+    alpha: Float[Array, " loss"]
+    memory: VrpgMemory
 
 
 def without_outliers(
     gradients: Float[Array, "loss theta"], v: Float[Array, " loss"], max_norm: Scalar
 ) -> Float[Array, "loss theta"]:
-    """Each ∇ℓ_i, cut to `max_norm` √v_i: a gradient through a long time explodes now and then, to a thousand times its size.
+    """Clip each ∇ℓ_i to the norm `max_norm` √v_i. Not in the paper.
 
-    Ours. Squared and averaged into v_i, one such gradient would make every other too small to matter for fifty steps.
+    Gradients through long episodes explode now and then, to a thousand times their usual norm. Squared and averaged into
+    v_i, one such gradient would make all others negligible for fifty steps.
     """
     norms = jnp.linalg.norm(gradients, axis=1)
     most = jnp.where(v > 0, max_norm * jnp.sqrt(v), jnp.inf)
@@ -207,24 +236,24 @@ def without_outliers(
 def gradient_variance(
     v: Float[Array, " loss"], gradients: Float[Array, "loss theta"], averaging_rate: Scalar
 ) -> Float[Array, " loss"]:
-    """v_i⁽ⁿ⁾ = (1 − β) v_i⁽ⁿ⁻¹⁾ + β Σ_j ‖∇_{θ_j} ℓ_i‖²: the new value's weight is β.
+    """Return v_i⁽ⁿ⁾ = (1 − β) v_i⁽ⁿ⁻¹⁾ + β Σ_j ‖∇_{θ_j} ℓ_i‖², where β (`averaging_rate`) is the weight of the new value.
 
-    The first value is taken whole. A v of 0 says that there was none yet, or none that was not zero.
+    The first value is taken with weight 1. v_i = 0 means that there was no gradient yet, or only gradients of 0.
     """
     new = jnp.sum(gradients**2, axis=1)
     return jnp.where(v > 0, (1 - averaging_rate) * v + averaging_rate * new, new)
 
 
 def variance_weights(v: Float[Array, " loss"]) -> Float[Array, " loss"]:
-    """α̃_i = v_i^{−1/2}: the weight that gives the gradient of ℓ_i unit variance. 0 for a gradient that is always 0."""
+    """Return α̃_i = v_i^{−1/2}, which scales the gradient of ℓ_i to unit variance. 0 for a gradient that is always 0."""
     return jnp.where(v == 0, 0.0, jax.lax.rsqrt(jnp.where(v == 0, 1.0, v)))
 
 
 def truncated_unroll(filter: AbstractFilter, batch: Batch, length: int | None) -> Float[Array, "row time q"]:
-    """The states of `unroll`, through which gradients flow back at most `length` steps: rows are cut at its multiples.
+    """Return the states of `unroll`, with gradients that flow back at most `length` steps.
 
-    Where the batch knows the states that were acted on, which are this filter's, every piece begins at its own: all
-    pieces at once, `length` steps instead of a row's.
+    Rows are cut into pieces of `length` steps. If the batch holds the states that the filter computed while acting, every
+    piece starts at its recorded state, and all pieces are computed in parallel.
     """
     rows, time = batch.shape
     if length is None or length >= time:
@@ -235,7 +264,7 @@ def truncated_unroll(filter: AbstractFilter, batch: Batch, length: int | None) -
         x = jnp.pad(x, [(0, 0), (0, count * length - time)] + [(0, 0)] * (x.ndim - 2))
         return x.reshape(rows, count, length, *x.shape[2:])
 
-    # Every row begins with an episode, so what stands before its first column does not matter.
+    # Every row begins with an episode, so the state before its first column is never used.
     before = jnp.broadcast_to(filter.init(), (rows, filter.size))
     pieces = jax.tree.map(cut, batch)
     if batch.states is not None:

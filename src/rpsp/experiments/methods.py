@@ -105,7 +105,7 @@ class Method:
     belief: str | Callable[[MethodSettings], Any]
     """A function from settings to a `recipes.Belief`, or the name of one in `recipes`."""
     update: str | Callable[[MethodSettings], Any]
-    """A function from settings to an `UpdateRule`, or the name of one in `recipes`."""
+    """A function from settings to an `AbstractAlgorithm`, or the name of one in `recipes`."""
     about: str
     """A short description."""
     defaults: Mapping[str, Any] = field(default_factory=dict)

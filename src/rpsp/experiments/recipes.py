@@ -1,4 +1,4 @@
-"""From a row of the methods table to what Algorithm 1 runs: a belief and an update, composed."""
+"""From a row of the methods table to what Algorithm 1 runs: a belief and an algorithm, composed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from rpsp.algorithms.alternating import in_sequence
-from rpsp.algorithms.base import UpdateRule, everything, filter_only, policy_only
-from rpsp.algorithms.ppo import ppo
-from rpsp.algorithms.sac import sac
-from rpsp.algorithms.trpo import trpo
-from rpsp.algorithms.vrpg import vrpg
+from rpsp.algorithms.alternating import InSequence
+from rpsp.algorithms.base import AbstractAlgorithm, Select, everything, filter_only, policy_only
+from rpsp.algorithms.ppo import Ppo
+from rpsp.algorithms.sac import Sac
+from rpsp.algorithms.trpo import Trpo
+from rpsp.algorithms.vrpg import Vrpg
 from rpsp.data.batches import Batch
 from rpsp.errors import UsageError
 from rpsp.experiments.methods import Method, MethodSettings
@@ -121,49 +121,49 @@ def _plus_observations(belief: Belief, s: MethodSettings) -> Belief:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Updates
+# Algorithms
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def policy_alone(s: MethodSettings) -> UpdateRule:
-    """TRPO on the reactive policy; the filter stays."""
-    return trpo(**_named(s, "max_kl", "damping", "discount"), select=policy_only)
+def policy_alone(s: MethodSettings) -> AbstractAlgorithm:
+    """TRPO on the reactive policy; the filter is frozen."""
+    return Trpo(**_named(s, "max_kl", "damping", "discount"), moves=policy_only)
 
 
-def through_time(s: MethodSettings) -> UpdateRule:
-    """TRPO on filter and policy together, Fisher products through time."""
-    return trpo(**_named(s, "max_kl", "damping", "discount"), select=everything)
+def through_time(s: MethodSettings) -> AbstractAlgorithm:
+    """TRPO on filter and policy together, with Fisher products through time."""
+    return Trpo(**_named(s, "max_kl", "damping", "discount"), moves=everything)
 
 
-def joint(s: MethodSettings) -> UpdateRule:
+def joint(s: MethodSettings) -> AbstractAlgorithm:
     """VRPG: one gradient step on everything."""
     return _gradient_step(s, everything)
 
 
-def alternating(s: MethodSettings) -> UpdateRule:
+def alternating(s: MethodSettings) -> AbstractAlgorithm:
     """TRPO on the policy, then a gradient step on the filter."""
-    return in_sequence(policy_alone(s), _gradient_step(s, filter_only))
+    return InSequence(policy_alone(s), _gradient_step(s, filter_only))
 
 
-def proximal(s: MethodSettings) -> UpdateRule:
+def proximal(s: MethodSettings) -> AbstractAlgorithm:
     """PPO with generalised advantage estimation and a learned critic."""
     names = "learning_rate", "clip", "minibatch", "discount", "gae", "entropy_weight", "hidden"
-    return ppo(**_named(s, *names, "normalise", "scale_rewards", "bootstrap", "anneal"), epochs=s.passes)
+    return Ppo(**_named(s, *names, "normalise", "scale_rewards", "bootstrap", "anneal"), epochs=s.passes)
 
 
-def off_policy(s: MethodSettings) -> UpdateRule:
-    """Soft actor-critic: learns from every step again and again."""
+def off_policy(s: MethodSettings) -> AbstractAlgorithm:
+    """Soft actor-critic: learns from every step many times."""
     names = "learning_rate", "discount", "minibatch", "ratio", "capacity", "hidden", "recompute", "normed"
-    return sac(**_named(s, *names))
+    return Sac(**_named(s, *names))
 
 
-def _gradient_step(s: MethodSettings, select: Any) -> UpdateRule:
+def _gradient_step(s: MethodSettings, moves: Select) -> AbstractAlgorithm:
     shared = _named(s, "learning_rate", "return_weight", "prediction_weight", "discount", "truncate", "policy_rate")
-    return vrpg(**shared, select=select, max_kl=s.filter_kl)
+    return Vrpg(**shared, moves=moves, max_kl=s.filter_kl)
 
 
 def _named(s: MethodSettings, *names: str) -> dict[str, Any]:
-    """Settings that a rule has under the same names; not every name they share means the same, so each is said."""
+    """Return settings that an algorithm has under the same names. Named one by one: `epochs`, say, has two meanings."""
     return {name: getattr(s, name) for name in names}
 
 
@@ -175,13 +175,27 @@ BELIEFS = {f.__name__: f for f in (kernel_bayes, inference, finite_memory, gru, 
 UPDATES = {f.__name__: f for f in (policy_alone, through_time, joint, alternating, proximal, off_policy)}
 
 
+def algorithm(method: Method, settings: MethodSettings) -> AbstractAlgorithm:
+    """Return the algorithm of a row of the table.
+
+    Raises:
+        UsageError: if a setting of the algorithm is out of range.
+    """
+    return method.update(settings) if callable(method.update) else UPDATES[method.update](settings)
+
+
 def recipe(method: Method, settings: MethodSettings) -> tuple[Recipe, int]:
-    """What Algorithm 1 runs for a row of the table; and how long an exploration episode must be to be of use."""
+    """Return what Algorithm 1 runs for a row of the table, and the least length of an exploration episode.
+
+    Raises:
+        UsageError: if a setting of the algorithm is out of range.
+    """
     belief = method.belief(settings) if callable(method.belief) else BELIEFS[method.belief](settings)
-    update = method.update(settings) if callable(method.update) else UPDATES[method.update](settings)
     if settings.plus_obs:
         belief = _plus_observations(belief, settings)
-    return Recipe(belief.initialise, update, belief.refit if settings.refit_before else None), belief.min_length
+    return Recipe(
+        belief.initialise, algorithm(method, settings), belief.refit if settings.refit_before else None
+    ), belief.min_length
 
 
 READ_LATER = {"kernel_bayes": {"random", "epochs"}, "finite_memory": {"window"}, "gru": {"units", "epochs"}}
@@ -189,7 +203,7 @@ READ_LATER = {"kernel_bayes": {"random", "epochs"}, "finite_memory": {"window"},
 
 
 def unused(method: Method, settings: MethodSettings) -> list[str]:
-    """Settings other than the row's own that nothing of it reads; of a belief or update of one's own that is not known."""
+    """Return the settings that differ from the row's and that the method ignores. Empty for a user's belief or algorithm."""
     if callable(method.belief) or callable(method.update):
         return []
     watched = _Watched(**vars(settings))

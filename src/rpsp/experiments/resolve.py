@@ -26,7 +26,7 @@ from rpsp.experiments.config import (
     usual_samples,
 )
 from rpsp.experiments.files import read_json
-from rpsp.experiments.recipes import recipe
+from rpsp.experiments.recipes import algorithm, recipe
 from rpsp.experiments.run_writer import summary_writer
 from rpsp.training.loop import max_episode_steps
 
@@ -166,7 +166,7 @@ def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
     if config.samples is None:  # keep the total number of steps
         iterations = round(iterations * usual_samples(config.env, limit=limit) / samples)
     explored = {"exploration_episodes": task.exploration_episodes} if task else {"exploration_samples": steps(20_000)}
-    if method.update == "off_policy":  # it also learns from the exploration, and between episodes
+    if algorithm(method, config.settings).off_policy:  # it also learns from the exploration, and between episodes
         iterations, explored = 300, {"exploration_samples": steps(10_000)}
     explored = _exploration(config) or explored
     if len(explored) == 2:
@@ -219,6 +219,6 @@ def _device(config: TrainConfig) -> Any:
         return cpu
     if jax.default_backend() == "cpu":
         raise UsageError("device: jax finds no GPU; install rpsp[gpu], or choose --device cpu.")
-    # Measured on an H200 (docs/benchmarks.md): these two are not faster on a GPU, the others three to six times.
-    slower = find_method(config.method).update in ("policy_alone", "through_time")
-    return cpu if config.device == "auto" and slower else jax.devices()[0]
+    # Measured on an H200 (docs/benchmarks.md): TRPO alone is no faster there, the others are three to six times faster.
+    gains = algorithm(find_method(config.method), config.settings).gains_from_gpu
+    return jax.devices()[0] if config.device == "gpu" or gains else cpu

@@ -18,7 +18,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rpsp.algorithms.base import UpdateRule
+from rpsp.algorithms.base import AbstractAlgorithm
 from rpsp.algorithms.policies import Agent
 from rpsp.data.batches import Batch
 from rpsp.data.files import PART, read_bytes, write_bytes, write_through
@@ -180,11 +180,11 @@ class RunDirectory:
             shutil.rmtree(temporary, ignore_errors=True)
         return final
 
-    def restore(self, rule: UpdateRule) -> tuple[Training, list[str]] | None:
+    def restore(self, algorithm: AbstractAlgorithm) -> tuple[Training, list[str]] | None:
         """Read the newest checkpoint that is not damaged.
 
         Args:
-            rule: the algorithm of the run.
+            algorithm: the algorithm of the run.
 
         Returns:
             The training state, and a sentence for every damaged checkpoint that was skipped. None if there is no
@@ -196,23 +196,25 @@ class RunDirectory:
         complaints: list[str] = []
         for number in reversed(self.numbers()):
             try:
-                return self.read(number, rule), complaints
+                return self.read(number, algorithm), complaints
             except FileFormatError as error:
                 complaints.append(str(error))
         if complaints:
             raise FileFormatError(f"{self.checkpoints}: no checkpoint can be read; for the newest: {complaints[0]}")
         return None
 
-    def read(self, number: int, rule: UpdateRule) -> Training:
-        """Read and check one checkpoint. The algorithm's memory gets the structure that `rule.init` returns.
+    def read(self, number: int, algorithm: AbstractAlgorithm) -> Training:
+        """Read and check one checkpoint. The algorithm's memory gets the structure that `algorithm.init` returns.
 
         Raises:
             FileFormatError: if the checkpoint is damaged or belongs to another method.
         """
         path, (agent, scaling, recent, leaves, sound), extra = self._parse(number)
-        template = rule.init(agent)
-        shapes = [(x.shape, x.dtype) for x in map(_plain, jax.tree.leaves(template))]
-        if shapes != [(x.shape, x.dtype) for x in leaves]:
+        template = algorithm.init(agent, key=jax.random.key(0))  # only its structure is used
+        shapes = _shapes(map(_plain, jax.tree.leaves(template)))
+        if _shapes(leaves) != shapes:
+            leaves = [x for x in leaves if (x.shape, x.dtype) != OLD_KEY]
+        if _shapes(leaves) != shapes:
             raise FileFormatError(
                 f"{path}: its optimiser state does not fit this method; use the version of rpsp that wrote it."
             )
@@ -384,6 +386,14 @@ PARTIAL_CHECKPOINT = re.compile(r"\.[0-9]{6,9}\.[0-9]+(\.gone)?")
 """Temporary names that `write_bytes`, `write_checkpoint` and `_remove` use."""
 COUNTERS = "iteration", "samples", "rows", "astray", "halvings"
 """The counters of a training state that checkpoints contain."""
+
+
+OLD_KEY = ((2,), np.dtype(np.uint32))
+"""Shape and type of the random key that PPO and SAC kept in their memory up to version 0.4.0; it is not used any more."""
+
+
+def _shapes(leaves: Iterable[np.ndarray]) -> list[Any]:
+    return [(x.shape, x.dtype) for x in leaves]
 
 
 def _manifest(data: bytes, counters: Mapping[str, Any], format: int = FORMAT) -> bytes:

@@ -60,7 +60,7 @@ class RunWriter:
         with ExitStack() as resources:
             resources.enter_context(self.files.locked())
             self.files.clean()
-            self.training, complaints = self.files.restore(self.recipe.rule) or (None, [])
+            self.training, complaints = self.files.restore(self.recipe.algorithm) or (None, [])
             for complaint in complaints:
                 self.say(skipped(complaint))
             self.done = 0 if self.training is None else self.training.iteration

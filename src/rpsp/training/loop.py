@@ -1,7 +1,7 @@
-"""Algorithm 1 as a generator of records: explore, initialise, then act and update, again and again. Writes nothing.
+"""Algorithm 1 of the paper as a generator of records: explore, fit the filter, then act and learn. Writes no files.
 
-Everything that the next iteration depends on is in `Training`; its randomness derives from (seed, iteration). So a run
-that is put down after any iteration and taken up again gives the same bits.
+Everything that the next iteration depends on is in `Training`. Its randomness is derived from (seed, iteration). So a run
+that is interrupted after any iteration and resumed gives the same bits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gymnasium.vector import VectorEnv
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from rpsp.algorithms.alternating import forgetting_states
-from rpsp.algorithms.base import UpdateRule
+from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics
 from rpsp.algorithms.objectives import distributions, mean_kl
 from rpsp.algorithms.policies import (
     AbstractPolicy,
@@ -43,50 +43,63 @@ from rpsp.training.refits import Refit
 from rpsp.training.rollouts import Collected, collect, explore
 
 Record = dict[str, float | int]
-"""What an iteration has to say: plain numbers by name. Timings are named *_seconds or *_per_second; all else is
-reproducible."""
+"""Metrics of an iteration by name. Timings are named *_seconds or *_per_second; everything else is reproducible."""
+
+INIT_STREAM, STEP_STREAM = 2**31, 2**31 + 1
+"""Streams of random numbers for an algorithm's `init` and `step`. `begin` uses the first two subkeys of the seed's key."""
+
+
+def key_for(seed: int, stream: int, iteration: int) -> PRNGKeyArray:
+    """Derive a random key from the seed of a run, a stream and an iteration.
+
+    Args:
+        seed: the root of all randomness.
+        stream: `INIT_STREAM` or `STEP_STREAM`.
+        iteration: counted from 0.
+    """
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), stream), iteration)
 
 
 class Recipe(NamedTuple):
-    """What Algorithm 1 leaves open: how the filter comes about, how the agent is updated, how the filter is refitted."""
+    """What Algorithm 1 leaves open: how the filter is fitted, which algorithm trains, how the filter is refitted."""
 
     initialise: Callable[[Batch, Batch, np.random.Generator, PRNGKeyArray], AbstractFilter]
     """(exploration data, held-out part of it, rng, key) → filter."""
-    rule: UpdateRule
+    algorithm: AbstractAlgorithm
     refit: Refit | None = None
-    """Ours, not the paper's."""
+    """How the filter is fitted again during training. None: never. Not in the paper."""
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How much is done of everything."""
+    """Sizes and seeds of a run."""
 
     samples: int
-    """Environment steps in an iteration, at least."""
+    """Least number of environment steps in an iteration."""
     exploration_episodes: int | None = 100
-    """Episodes of random actions that scales and filter are fitted to."""
+    """Episodes of random actions to which scales and filter are fitted."""
     exploration_samples: int | None = None
-    """Or how many steps of them at least, `exploration_episodes` being None."""
+    """Least number of exploration steps, if `exploration_episodes` is None."""
     min_length: int = 1
-    """Exploration episodes shorter than this are drawn again."""
+    """Exploration episodes shorter than this are replaced by new ones."""
     hidden: tuple[int, ...] = (16,)
     """Sizes of the policy's hidden layers."""
     log_std: float = 0.0
-    """The policy's at first (Gaussian policies)."""
+    """Initial value of the policy's log standard deviation (Gaussian policies)."""
     refit_before: tuple[int, ...] = ()
-    """Iterations before which the filter is refitted to recent batches, counted from 0. Ours, not the paper's."""
+    """Iterations, counted from 0, before which the filter is refitted to recent batches. Not in the paper."""
     refit_batches: int = 3
-    """How many of the latest batches a refit sees."""
+    """Number of latest batches that a refit uses."""
     refit_samples: int = 20_000
-    """At most about so many of their steps."""
+    """Approximate upper limit on the number of steps that a refit uses."""
     refit_above: float = 0.1
-    """The filter is refitted only where its one-step error is more than this fraction of persistence's."""
+    """The filter is refitted only if its one-step error exceeds this fraction of the error of persistence."""
     refit_kl: float = 0.1
-    """A refit that would move the policy by more than this mean KL per sample is refused, unless it halves the error."""
+    """A refit that changes the policy by more than this mean KL per sample is rejected, unless it halves the error."""
     renew_units: bool = False
-    """Whether the units of the policy's input follow the states it reaches, after 1, 2, 4, … iterations. Ours."""
+    """Whether the policy's input is rescaled to the states it reaches, after 1, 2, 4, … iterations. Not in the paper."""
     held_out: float = 0.2
-    """The fraction of the data that a fit is judged by."""
+    """Fraction of the data kept from fitting, to evaluate a fit."""
     seed: int = 0
     """The root of all randomness."""
     drop_raising: bool = True
@@ -94,32 +107,45 @@ class TrainingSettings:
 
 
 class Training(eqx.Module):
-    """A run between two iterations: everything that the next one depends on."""
+    """The state of a run between two iterations: everything that the next one depends on."""
 
     iteration: int
-    """How many iterations are done."""
+    """Number of finished iterations."""
     samples: int
     """Environment steps so far, exploration included."""
     rows: int
-    """Rows of the latest packed batch; they never become fewer, so that few shapes are compiled."""
+    """Rows of the latest packed batch. The number never falls, so that few shapes are compiled."""
     agent: Agent
     memory: Any
-    """What the update rule remembers."""
+    """The memory of the algorithm."""
     scaling: Scaling | OneHot
-    """The units of observations, fitted to the exploration."""
+    """The scaling of observations, fitted to the exploration."""
     recent: tuple[Batch, ...]
-    """Those latest batches that a refit still to come will see."""
+    """The latest batches, as far as a later refit will use them."""
     sound: Agent
-    """The agent of the last iteration whose update had finite numbers: what a run that has gone astray goes back to."""
+    """The agent of the last iteration whose step was finite; a run that diverges goes back to it."""
     astray: int = 0
-    """How many iterations in a row had none since."""
+    """Number of iterations in a row since then whose step was not finite."""
     halvings: int = 0
-    """How often it went back, and has halved its steps since."""
+    """How often the run went back; each time its steps are halved."""
 
 
 def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[Training, Record]:
-    """Explore with random actions, fit scales and filter, make a policy that does not yet care about its state."""
-    if recipe.rule.squashed:
+    """Explore with random actions, fit scales and filter, and create a policy whose output is independent of the state.
+
+    Args:
+        recipe: the parts of the method.
+        envs: the environments; all rows are used.
+        settings: sizes and the seed.
+
+    Returns:
+        The run before its first iteration, and its record.
+
+    Raises:
+        UsageError: if the algorithm needs bounded continuous actions and the environment has others.
+    """
+    algorithm = recipe.algorithm
+    if algorithm.squashed:
         _check_bounds(envs)
     rng = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(2,)))
     filter_key, policy_key = jax.random.split(jax.random.key(settings.seed))
@@ -138,7 +164,7 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
     batch, held = pack(fitted), pack(held)
     filter = recipe.initialise(batch, held, rng, filter_key)
     scaling_of_states = input_scaling(filter, reached(filter, batch, held))
-    agent = Agent(filter, _policy(envs, filter.size, scaling_of_states, settings, recipe.rule.squashed, policy_key))
+    agent = Agent(filter, _policy(envs, filter.size, scaling_of_states, settings, algorithm.squashed, policy_key))
     samples = sum(map(len, episodes))
     watched = diagnose(agent, agent, held, False)
     record = {
@@ -151,16 +177,25 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
         "exploration_seconds": explored - started,
         "initialisation_seconds": time.perf_counter() - explored,
     }
-    # A few rows more than full ones would do, because episodes seldom fill them: one compilation less.
+    # A quarter more rows than full ones would need, because episodes seldom fill them: saves a compilation.
     rows = -(-5 * settings.samples // (4 * (max_episode_steps(envs) or settings.samples)))
-    memory = recipe.rule.init(agent)
-    if recipe.rule.explored is not None:
-        memory = recipe.rule.explored(agent, memory, pack(episodes))
+    memory = algorithm.init(agent, key=key_for(settings.seed, INIT_STREAM, 0))
+    memory = algorithm.on_exploration(agent, memory, pack(episodes))
     return Training(0, samples, rows, agent, memory, scaling, (), agent), record
 
 
 def advance(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, training: Training) -> tuple[Training, Record]:
-    """One iteration: refit the filter if it is time, collect whole episodes, update the agent; and what came of it."""
+    """Run one iteration: refit the filter if due, collect whole episodes, take a step of the algorithm.
+
+    Args:
+        recipe: the parts of the method.
+        envs: the environments; all rows are used.
+        settings: sizes and the seed.
+        training: the run before the iteration.
+
+    Returns:
+        The run after the iteration, and its record.
+    """
     started = time.perf_counter()
     before = refit_if_due(recipe, settings, training)
     fitted = time.perf_counter()
@@ -176,20 +211,21 @@ def advance(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, trainin
     )
     acted = time.perf_counter()
     batch = packed(collected, envs, training.rows)
-    agent, memory, diagnostics = recipe.rule.step(before.agent, before.memory, batch)
+    key = key_for(settings.seed, STEP_STREAM, training.iteration)
+    agent, memory, diagnostics = recipe.algorithm.step(before.agent, before.memory, batch, key=key)
     new = agent if training.halvings == 0 else part_way(agent, before.agent, 0.5**training.halvings)
-    watched = diagnose(before.agent, new, batch, recipe.rule.moves_filter(before.agent))
+    watched = diagnose(before.agent, new, batch, recipe.algorithm.moves_filter(before.agent))
     update = Update(batch, new, memory, watched | diagnostics)
     return concluded(recipe, settings, training, before, collected, update, (started, fitted, acted))
 
 
 class Update(NamedTuple):
-    """What an update rule made of a batch."""
+    """The result of an algorithm's step."""
 
     batch: Batch
     agent: Agent
     memory: Any
-    diagnostics: dict[str, Array]
+    diagnostics: Diagnostics
 
 
 def concluded(
@@ -201,7 +237,17 @@ def concluded(
     update: Update,
     times: tuple[float, float, float],
 ) -> tuple[Training, Record]:
-    """The run after an iteration, and its record; `times` are when the iteration, acting and updating began."""
+    """Return the run after an iteration, and its record.
+
+    Args:
+        recipe: the parts of the method.
+        settings: sizes and the seed.
+        training: the run before the iteration.
+        before: the agent that acted.
+        collected: the episodes.
+        update: the result of the algorithm's step.
+        times: when the iteration, acting and the step began.
+    """
     n, samples = training.iteration, training.samples + collected.samples
     found = {name: float(value) for name, value in update.diagnostics.items()}
     record = {"iteration": n, **collected.stats, "total_samples": samples, **found, **before.record}
@@ -217,7 +263,7 @@ def concluded(
     recent = (*training.recent, forgetting_states(update.batch))
     agent, memory = update.agent, update.memory
     if settings.renew_units and not unsound and (n + 1) & n == 0:  # after 1, 2, 4, 8, … iterations
-        agent, memory = in_renewed_units(recipe.rule, agent, memory, update.batch)
+        agent, memory = in_renewed_units(recipe.algorithm, agent, memory, update.batch)
     after = Training(
         iteration=n + 1,
         samples=samples,
@@ -230,15 +276,23 @@ def concluded(
         astray=training.astray + 1 if unsound else 0,
         halvings=training.halvings,
     )
-    return _led_back(recipe, after, record)
+    return _led_back(recipe, settings, after, record)
 
 
 def train(
     recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, iterations: int, training: Training | None = None
 ) -> Iterator[tuple[Training, Record]]:
-    """Algorithm 1: the state of the run and the record of every iteration, up to `iterations` of them in all.
+    """Run Algorithm 1.
 
-    Without a `training` to go on from, the first thing to come is the initialisation and its record.
+    Args:
+        recipe: the parts of the method.
+        envs: the environments; all rows are used.
+        settings: sizes and the seed.
+        iterations: total number of iterations, including those that `training` has finished.
+        training: the run to continue. None: begin a new one.
+
+    Yields:
+        The state of the run and the record of every iteration. A new run first yields its initial state and record.
     """
     if training is None:
         training, record = begin(recipe, envs, settings)
@@ -249,7 +303,7 @@ def train(
 
 
 def _encoded(episodes: list[Episode], envs: VectorEnv) -> tuple[Scaling | OneHot, list[Episode]]:
-    """Explored episodes in the agent's units, and the units of observations."""
+    """Return the scaling of observations, and the episodes scaled with it."""
     space, units = envs.single_observation_space, action_units(envs)
     if isinstance(space, Discrete):
         scaling = OneHot(int(space.n))
@@ -274,7 +328,7 @@ def _policy(
 
 
 def _check_bounds(envs: VectorEnv) -> None:
-    """Refuse actions that no tanh can reach, before anything is done."""
+    """Raise a `UsageError` if actions are not continuous or not bounded, as a tanh policy needs."""
     space, units = envs.single_action_space, action_units(envs)
     if isinstance(units, ActionSymbols):
         raise UsageError(
@@ -288,7 +342,7 @@ def _check_bounds(envs: VectorEnv) -> None:
 
 
 def packed(collected: Collected, envs: VectorEnv, rows: int) -> Batch:
-    """Episodes packed into at least `rows` rows as long as an episode can be; more rows come by half as many again."""
+    """Pack episodes into at least `rows` rows of the longest possible episode. If more are needed, add half as many."""
     longest = max(map(len, collected.episodes))
     limit = max_episode_steps(envs) or 1 << (longest - 1).bit_length()
     needed = pack(collected.episodes, row_length=limit, states=collected.states)
@@ -298,7 +352,7 @@ def packed(collected: Collected, envs: VectorEnv, rows: int) -> Batch:
 
 
 def padded(batch: Batch, rows: int) -> Batch:
-    """The same batch with rows of filler up to `rows`."""
+    """Return the batch with rows of filler up to `rows`."""
     missing = rows - batch.shape[0]
     padded = jax.tree.map(lambda x: np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)), batch)
     padded.starts[~padded.mask] = True
@@ -306,7 +360,7 @@ def padded(batch: Batch, rows: int) -> Batch:
 
 
 def max_episode_steps(envs: VectorEnv) -> int | None:
-    """When the environment truncates an episode, if it says so: in its spec, or by a TimeLimit around the first."""
+    """Return the time limit of an episode from the environment's spec or its TimeLimit wrapper, or None."""
     if envs.spec is not None and envs.spec.max_episode_steps is not None:
         return envs.spec.max_episode_steps
     try:
@@ -316,14 +370,16 @@ def max_episode_steps(envs: VectorEnv) -> int | None:
 
 
 ASTRAY, HALVINGS = 5, 10
-"""So many iterations in a row without a finite update, and a run goes back; so often, and it gives up."""
+"""After ASTRAY iterations in a row without a finite step a run goes back. After HALVINGS times it stops."""
 
 
-def _led_back(recipe: Recipe, training: Training, record: Record) -> tuple[Training, Record]:
-    """After too many updates that were skipped, back to the agent that could last be updated, to go on in smaller steps.
+def _led_back(
+    recipe: Recipe, settings: TrainingSettings, training: Training, record: Record
+) -> tuple[Training, Record]:
+    """After ASTRAY skipped steps in a row, go back to the last agent whose step was finite, and halve the steps.
 
-    A skipped update leaves the agent as it was, so what is sick is the last one that was done. Whatever the rule
-    remembers may be sick as well, and is forgotten.
+    A skipped step leaves the agent unchanged, so the last applied step is the likely cause. The algorithm's memory may be
+    affected too and is initialised again.
     """
     if training.astray:
         record = record | {"astray": training.astray}
@@ -334,42 +390,42 @@ def _led_back(recipe: Recipe, training: Training, record: Record) -> tuple[Train
                 "scale of the rewards, or train with another method."
             )
         sound, halvings = training.sound, training.halvings + 1
-        training = replace(training, agent=sound, memory=recipe.rule.init(sound), astray=0, halvings=halvings)
+        memory = recipe.algorithm.init(sound, key=key_for(settings.seed, INIT_STREAM, training.iteration))
+        training = replace(training, agent=sound, memory=memory, astray=0, halvings=halvings)
         record = record | {"rolled_back": 1.0}
     return training, record if training.halvings == 0 else record | {"step_scale": 0.5**training.halvings}
 
 
 def part_way(new: Agent, old: Agent, fraction: Numbers | float) -> Agent:
-    """The agent that has gone only this fraction of the way from `old` to `new`."""
+    """Return the agent at this fraction of the way from `old` to `new`."""
     return jax.tree.map(
         lambda a, b: jnp.where(fraction == 1, a, b + fraction * (a - b)) if eqx.is_inexact_array(a) else a, new, old
     )
 
 
 SMALLEST_UNIT = 0.1
-"""Of the largest: what spreads less than that is not blown up."""
+"""Smallest scale of an input, as a fraction of the largest: coordinates that hardly vary are not magnified."""
 
 
-def in_renewed_units(rule: UpdateRule, agent: Agent, memory: Any, batch: Batch) -> tuple[Agent, Any]:
-    """The same functions of a state, the inputs of the policy, and of what the rule remembers, in the batch's own units.
+def in_renewed_units(algorithm: AbstractAlgorithm, agent: Agent, memory: Any, batch: Batch) -> tuple[Agent, Any]:
+    """Rescale the policy's input, and the algorithm's memory with it, to the states of a batch. No function changes.
 
-    The states of a robot that walks lie elsewhere than those of one that falls, and spread ten times as far, unevenly.
+    The states of a robot that walks have another mean than those of one that falls, and spread ten times as far, unevenly.
     """
     network = getattr(agent.policy, "network", None)
     if not isinstance(network, Network):
         return agent, memory
-    if batch.states is None or rule.moves_filter(agent):
+    if batch.states is None or algorithm.moves_filter(agent):
         states = reached(agent.filter, batch)
     else:
         states = np.asarray(batch.states, np.float64)[batch.mask]
     units = input_scaling(agent.filter, states, SMALLEST_UNIT)
-    if rule.in_units is not None:
-        memory = rule.in_units(agent, memory, units)
+    memory = algorithm.on_new_units(agent, memory, units)
     return eqx.tree_at(lambda a: a.policy.network, agent, in_units(network, units)), memory
 
 
 class Refitted(NamedTuple):
-    """An agent that is about to act, what its rule remembers, and what a refit before that came to."""
+    """The agent that will act, the algorithm's memory, and the record of the refit before that."""
 
     agent: Agent
     memory: Any
@@ -377,15 +433,25 @@ class Refitted(NamedTuple):
 
 
 def refit_if_due(recipe: Recipe, settings: TrainingSettings, training: Training) -> Refitted:
-    """The agent with its filter refitted to recent batches, where it is time and needed; kept if it predicts better and acts
-    alike."""
-    agent, memory = training.agent, training.memory
+    """Refit the filter to recent batches, if this is due and needed.
+
+    The refit is accepted if the filter predicts held-out rows better and the policy hardly changes.
+
+    Args:
+        recipe: the parts of the method.
+        settings: sizes and the seed.
+        training: the run before the iteration.
+
+    Returns:
+        The agent that will act, with its memory and a record of the refit.
+    """
+    algorithm, agent, memory = recipe.algorithm, training.agent, training.memory
     if recipe.refit is None or training.iteration not in settings.refit_before or not training.recent:
         return Refitted(agent, memory, {})
     rng = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(3, training.iteration)))
     batch, held = _rows_split(training.recent, settings, rng)
     watched = diagnose(agent, agent, held, False)
-    # A belief that predicts well is left alone: better predictions alone made no run better, and every refit costs a little.
+    # A filter that predicts well stays: better predictions alone improved no run, and every refit costs a little return.
     if watched["prediction_error"] <= settings.refit_above * watched["persistence_error"]:
         return Refitted(agent, memory, {"refit_skipped": 1.0})
     try:
@@ -394,8 +460,8 @@ def refit_if_due(recipe: Recipe, settings: TrainingSettings, training: Training)
         return Refitted(agent, memory, {"refit_accepted": 0.0})
     before, after = one_step_error(agent.filter, held), one_step_error(candidate.filter, held)
     kl = float(diagnose(agent, candidate, held, True)["whole_kl"])
-    # Somewhat better predictions are no use if they take the policy's input from under it: a KL of 0.7 undid a hundred
-    # updates. But a belief that has lost its way is worth more than what the policy made of it.
+    # Slightly better predictions do not make up for a change of the policy: a KL of 0.7 undid a hundred iterations. But a
+    # filter that predicts badly is worth replacing even then.
     accepted = after < before and (kl <= settings.refit_kl or after < before / 2)
     record = {
         "refit_error_before": before,
@@ -405,17 +471,18 @@ def refit_if_due(recipe: Recipe, settings: TrainingSettings, training: Training)
     }
     if not accepted:
         return Refitted(agent, memory, record)
-    if recipe.rule.moves_filter(agent) or not recipe.refit.same_coordinates:
-        memory = recipe.rule.init(candidate)  # moments of parameters, or a critic of states, with another meaning now
-    elif recipe.rule.refitted is not None:
-        memory = recipe.rule.refitted(candidate, memory)
+    if algorithm.moves_filter(agent) or not recipe.refit.same_coordinates:
+        # Moments of parameters, or a critic of states, whose meaning has changed.
+        memory = algorithm.init(candidate, key=key_for(settings.seed, INIT_STREAM, training.iteration))
+    else:
+        memory = algorithm.on_refit(candidate, memory)
     return Refitted(candidate, memory, record)
 
 
 def _rows_split(
     batches: tuple[Batch, ...], settings: TrainingSettings, rng: np.random.Generator
 ) -> tuple[Batch, Batch]:
-    """Rows of some batches, shuffled: at most about `refit_samples` steps, of which about `held_out` are held out."""
+    """Return shuffled rows of some batches, at most about `refit_samples` steps: those to fit, and those held out."""
     time_steps = max(batch.shape[1] for batch in batches)
     wide = [
         jax.tree.map(lambda x: np.pad(x, [(0, 0), (0, time_steps - x.shape[1])] + [(0, 0)] * (x.ndim - 2)), batch)
@@ -426,9 +493,9 @@ def _rows_split(
     steps = rows.mask.sum(axis=1)
     order = rng.permutation(np.flatnonzero(steps))
     order = order[np.cumsum(steps[order]) <= max(settings.refit_samples, steps[order[:2]].sum())]
-    # One shape for all refits of a run, and for both parts: as many rows as so many steps take when four fifths full.
+    # One shape for all refits of a run and for both parts: the rows that `refit_samples` steps need if four fifths full.
     usual = -(-5 * settings.refit_samples // (4 * time_steps))
-    if len(order) * settings.held_out < 1:  # a row is too much; of the episodes that it holds some will do
+    if len(order) * settings.held_out < 1:  # less than one row: hold out episodes instead of rows
         parts = split(unpack(_take(rows, order, 0)), settings.held_out, rng=rng, keep=settings.min_length)
         fitted, held = (pack(part, row_length=time_steps) for part in parts)
         return _take(fitted, np.arange(len(fitted.mask)), usual), _take(held, np.arange(len(held.mask)), usual)
@@ -437,27 +504,34 @@ def _rows_split(
 
 
 def _take(batch: Batch, rows: np.ndarray, least: int) -> Batch:
-    """Some rows, filled up to at least so many and to a multiple of eight: few shapes, few compilations."""
+    """Return some rows, padded to at least `least` and to a multiple of eight: few shapes, few compilations."""
     return padded(jax.tree.map(lambda x: x[rows], batch), -(-max(least, len(rows)) // 8) * 8)
 
 
 def _still_wanted(recent: tuple[Batch, ...], iteration: int, settings: TrainingSettings) -> tuple[Batch, ...]:
-    """Of the batches before `iteration`, those that the next refit will see: all others need not be kept or saved."""
+    """Return those batches before `iteration` that the next refit will use. The others need not be kept or saved."""
     later = [n for n in settings.refit_before if n >= iteration]
     if not later:
         return ()
-    dropped = max(0, min(later) - iteration)  # that many newer ones will come before
+    dropped = max(0, min(later) - iteration)  # number of newer batches before that refit
     keep = max(0, settings.refit_batches - dropped)
     return recent[-keep:] if keep else ()
 
 
 @eqx.filter_jit
-def diagnose(old: Agent, new: Agent, batch: Batch, moved: bool) -> dict[str, Array]:
-    """How well the filter that acted predicts, beside persistence; and how far filter and policy together have moved."""
+def diagnose(old: Agent, new: Agent, batch: Batch, moved: bool) -> Diagnostics:
+    """Return the normalised one-step error of the filter and of persistence, and the KL from the old to the new agent.
+
+    Args:
+        old: the agent that acted.
+        new: the agent after the step.
+        batch: the episodes.
+        moved: whether the filter has changed.
+    """
     batch = jax.tree.map(jnp.asarray, batch)
     mask = jnp.asarray(batch.mask)
     before = unroll(old.filter, batch) if batch.states is None else jnp.asarray(batch.states)
-    # A new filter's states must be computed, which takes as long as acting did: every fourth row will do for a log.
+    # The states of a new filter must be computed, which takes as long as acting did: a log needs only every fourth row.
     rows = slice(None, None, 4 if moved else 1)
     after = unroll(new.filter, jax.tree.map(lambda x: x[rows], batch)) if moved else before
     predicted = predictions(old.filter, before, jnp.asarray(batch.actions))
@@ -469,7 +543,7 @@ def diagnose(old: Agent, new: Agent, batch: Batch, moved: bool) -> dict[str, Arr
 
 
 def _normalised(predicted: Float[Array, "row time obs"], batch: Batch) -> Float[Array, ""]:
-    """Squared error over variance, pooled over observation dimensions: 0 perfect, 1 the mean."""
+    """Return squared error divided by variance, pooled over dimensions: 0 is perfect, 1 is as good as the mean."""
     mask, actual = jnp.asarray(batch.mask)[..., None], jnp.asarray(batch.observations)
     mask = jnp.broadcast_to(mask, actual.shape)
 

@@ -1,8 +1,8 @@
-"""On-policy refits: the filter fitted again to the policy's own data. (Ours, not the paper's.)
+"""On-policy refits: the filter is fitted again to the policy's own data. Not in the paper.
 
-A filter fitted to random exploration meets other data once the policy has learned something, and predicts them badly. A
-refit must not take the policy's input from under it: the direct-inference filter keeps what its coordinates mean, and
-for any other the policy's first layer is expressed in the new coordinates by regression. Then the policy imitates, on the
+A filter that was fitted to random exploration predicts badly once the policy has learned and visits other states. A refit
+must preserve what the policy does. The direct-inference filter keeps the meaning of its coordinates; for other filters
+the policy's first layer is expressed in the new coordinates by regression. Then the policy is trained to imitate, on the
 new states, what it did on the old ones.
 """
 
@@ -32,11 +32,11 @@ class Refit(NamedTuple):
     fit: Callable[[Agent, Batch, Batch, np.random.Generator], Agent]
     """(agent, recent on-policy data, held-out part of them, rng) → agent."""
     same_coordinates: bool
-    """Whether coordinates of a state mean afterwards what they meant before."""
+    """Whether the coordinates of a state keep their meaning."""
 
 
 def keep_coordinates(settings: InferenceSettings) -> Refit:
-    """Refit the direct-inference filter; what a coordinate means stays, and so nearly does the policy."""
+    """Refit the direct-inference filter. Coordinates keep their meaning, so the policy hardly changes."""
 
     def fit(agent: Agent, batch: Batch, held_out: Batch, rng: np.random.Generator) -> Agent:
         new = _with_belief(agent, refit_inference(_belief(agent), batch, held_out, settings, rng=rng))
@@ -47,7 +47,7 @@ def keep_coordinates(settings: InferenceSettings) -> Refit:
 
 
 def new_coordinates(fit: Callable[[Batch, np.random.Generator], AbstractFilter]) -> Refit:
-    """Fit the filter anew, express the policy's first layer in the new states, and let it imitate what it did before."""
+    """Fit a new filter, express the policy's first layer in its states, and train the policy to imitate the old one."""
 
     def refit(agent: Agent, batch: Batch, held_out: Batch, rng: np.random.Generator) -> Agent:
         new = _with_belief(agent, fit(batch, rng))
@@ -64,9 +64,16 @@ def new_coordinates(fit: Callable[[Batch, np.random.Generator], AbstractFilter])
 def re_expressed(
     network: Network, old: np.ndarray, new: np.ndarray, scaling: Scaling, penalty: float = 1e-5
 ) -> Network:
-    """The network for new states q' in place of q: with z ≈ A z' + b by ridge, its first layer W z + c is W A z' + W b + c.
+    """Express a network of states q in new states q'.
 
-    z and z' are the states in their units, `scaling` being those of q'; `penalty` is the ridge per sample.
+    With z ≈ A z' + b by ridge regression, the first layer W z + c becomes W A z' + (W b + c).
+
+    Args:
+        network: the network; W and c are the weight and bias of its first layer.
+        old: the states q; z is q in the network's scaling.
+        new: the states q' at the same steps; z' is q' in the new scaling.
+        scaling: the new scaling.
+        penalty: ridge per sample.
     """
     z = (old - np.asarray(network.mean)) / np.asarray(network.scale)
     z_new = np.insert(scaling.encode(new), 0, 1.0, axis=1)
@@ -77,13 +84,13 @@ def re_expressed(
     return with_first_layer(network, W @ np.transpose(A), bias, scaling)
 
 
-IMITATED = 4096  # steps that a policy imitates: one size, one compilation
+IMITATED = 4096  # steps on which a policy imitates: one size, one compilation
 
 
 def _imitator(new: Agent, old: Any, old_states: np.ndarray, new_states: np.ndarray, rng: np.random.Generator) -> Agent:
-    """The new agent, whose policy imitates the old one on the states that the same steps lead to."""
+    """Return the new agent with a policy that imitates the old one at the same steps."""
     some = rng.choice(len(old_states), min(len(old_states), IMITATED), replace=False)
-    (home,) = old.network.mean.devices()  # a fit may be made elsewhere, but this is work for where the policy learns
+    (home,) = old.network.mean.devices()  # the fit may run on another device; this runs where the policy learns
     with jax.default_device(home):
         pairs = (jnp.asarray(x[some], jnp.float32) for x in (old_states, new_states))
         return eqx.tree_at(lambda a: a.policy.network, new, imitating(new.policy, old, *pairs))
@@ -93,9 +100,10 @@ def _imitator(new: Agent, old: Any, old_states: np.ndarray, new_states: np.ndarr
 def imitating(
     policy: Any, old: Any, old_states: Float[Array, "n q_old"], new_states: Float[Array, "n q"], *, steps: int = 400
 ) -> Network:
-    """The network of `policy`, moved by Adam towards min mean_t KL(π_old(· | q_t) ‖ π(· | q'_t)), if that is nearer.
+    """Minimise mean_t KL(π_old(· | q_t) ‖ π(· | q'_t)) over the network of π by Adam, and return the better network.
 
-    A linear change of the first layer cannot follow states that have bent; the other layers help.
+    π_old is the old policy on the old states q_t, and π is `policy` on the new states q'_t. A linear change of the first
+    layer cannot undo a nonlinear change of the states; the other layers can, in part.
     """
     moving, fixed = eqx.partition(policy.network, trainable(policy.network))
     optimiser = optax.adam(optax.cosine_decay_schedule(1e-2, steps))
@@ -116,7 +124,7 @@ def imitating(
 
 
 def _belief(agent: Agent) -> Any:
-    """The filter that is fitted: of +obs, the first of the two."""
+    """Return the filter that is fitted: with +obs, the first of the two."""
     return agent.filter.first if isinstance(agent.filter, Concatenated) else agent.filter
 
 

@@ -1,10 +1,10 @@
-"""Many agents at once: Algorithm 1 for several runs side by side, their updates one compiled program. (Ours.)
+"""Several runs at once: Algorithm 1 for runs side by side, with one compiled step for all. Not in the paper.
 
-Runs whose rules are alike and whose agents have the same shapes are stacked along a first axis. Their environments are
-stepped as one batch, their policies asked in one call, and what an update rule does to one agent is done to all (`vmap`).
-Each keeps its own seed, data, stopping rule and sizes of steps, and its randomness derives from (seed, iteration) as ever:
-the numbers are those of the run alone but for rounding, and a run may go on alone, or together with others, from any
-iteration.
+Runs with the same algorithm, up to values of float settings, and with agents of the same shapes are stacked along a first
+axis. Their environments are stepped as one batch, their policies are evaluated in one call, and the algorithm's step is
+mapped over all agents (`vmap`). Each run keeps its own seed, data and step sizes, and its randomness is derived from
+(seed, iteration). So the results are those of the run alone up to rounding, and a run can continue alone or together with
+others from any iteration.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium.vector import VectorEnv
+from jaxtyping import Array, Key, PRNGKeyArray
 
+from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics
 from rpsp.data.batches import Batch
 from rpsp.errors import DivergedError
 from rpsp.training.loop import (
+    STEP_STREAM,
     Recipe,
     Record,
     Refitted,
@@ -35,6 +38,7 @@ from rpsp.training.loop import (
     begin,
     concluded,
     diagnose,
+    key_for,
     packed,
     padded,
     part_way,
@@ -44,14 +48,14 @@ from rpsp.training.rollouts import collect_together
 
 
 class Step(NamedTuple):
-    """What has become of one of the runs."""
+    """One of the runs after an iteration."""
 
     run: int
     training: Training | None
-    """None where the run cannot go on."""
+    """None if the run cannot continue."""
     record: Record
     error: DivergedError | None = None
-    """Why it cannot."""
+    """Why it cannot continue."""
 
 
 def train_together(
@@ -62,10 +66,18 @@ def train_together(
     trainings: Sequence[Training | None],
     threads: int = 1,
 ) -> Iterator[list[Step]]:
-    """`training.train` of several runs in the same environment; those that are behind go first.
+    """Run Algorithm 1 for several runs in the same environment. Runs that are behind go first.
 
-    `make_envs(n)` makes environments for n of them. A run without a `training` to go on from begins, `threads` of them at
-    a time. A run that diverges is left out from then on.
+    Args:
+        recipes: the parts of each run's method.
+        make_envs: `make_envs(n)` makes environments for n runs.
+        settings: sizes and seed of each run.
+        iterations: total number of iterations of each run.
+        trainings: the runs to continue. None: begin a new one.
+        threads: number of new runs that begin at a time.
+
+    Yields:
+        A list with one entry for each run that advanced. A run that diverges is left out from then on.
     """
     made: dict[int, VectorEnv] = {}
 
@@ -94,7 +106,7 @@ def train_together(
                 yield steps
     finally:
         for envs in made.values():
-            with suppress(Exception):  # what is broken may not even close
+            with suppress(Exception):  # a broken environment may fail to close
                 envs.close()
 
 
@@ -105,7 +117,7 @@ def _begin(
     run: int,
     settings: TrainingSettings,
 ) -> Step:
-    """Begin a run, in these environments or in some of its own."""
+    """Begin a run in these environments, or in new ones if `envs` is None."""
     with nullcontext(envs) if envs is not None else closing(make_envs(1)) as envs:
         try:
             return Step(run, *begin(recipe, envs, settings))
@@ -116,7 +128,7 @@ def _begin(
 def _alike(
     recipes: Sequence[Recipe], settings: Sequence[TrainingSettings], trainings: dict[int, Training], runs: Sequence[int]
 ) -> list[int]:
-    """The first of some runs, and those that can advance together with it."""
+    """Return the first of some runs, and those that can advance together with it."""
     found: dict[Hashable, list[int]] = defaultdict(list)
     for i in sorted(runs):
         found[settings[i].samples, _shapes(recipes[i], trainings[i])].append(i)
@@ -124,27 +136,29 @@ def _alike(
 
 
 def _shapes(recipe: Recipe, now: Training | Refitted) -> Hashable:
-    """What runs that go together have in common: parameters of the same shapes, and rules that differ in nothing but numbers
-    such as a learning rate."""
-    leaves, structure = jax.tree.flatten((recipe.rule.step, now.agent, now.memory))
+    """Return what runs that advance together have in common.
+
+    These are the shapes of all parameters, and all settings of the algorithm except the values of float settings.
+    """
+    leaves, structure = jax.tree.flatten((recipe.algorithm, now.agent, now.memory))
     return structure, tuple(map(_form, leaves))
 
 
 class _Unlike(Exception):
-    """Runs that were alike are so no longer: a refit may find another number of features."""
+    """Runs have got different shapes: a refit may choose another number of features."""
 
 
 def _form(leaf: Any) -> Hashable:
-    """What leaves must have in common to be stacked. (A weight of 0 drops a term: that is another rule.)"""
+    """Return what leaves must have in common to be stacked. A setting of 0 may drop a term, which changes the program."""
     if eqx.is_array(leaf):
         return leaf.shape, leaf.dtype
     return ("number", leaf == 0) if isinstance(leaf, float) else leaf
 
 
 def _side_by_side(pool: ThreadPoolExecutor, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-    """`function` of each item; of several in threads, and on the CPU: fits are many small steps, one after the other."""
+    """Call `function` with each item; several in threads, and on the CPU, because fits are sequences of many small steps."""
     items = list(items)
-    if len(items) == 1:  # which can then be interrupted
+    if len(items) == 1:  # in this thread, which can be interrupted
         return [function(items[0])]
 
     def there(item: Any) -> Any:
@@ -162,8 +176,10 @@ def _advance(
     runs: list[int],
     pool: ThreadPoolExecutor,
 ) -> list[Step]:
-    """One iteration of some runs of one shape. Where it diverges, they take it one by one, to tell which of them it was; and
-    where refits set them apart."""
+    """Run one iteration of some runs of one shape.
+
+    If it diverges they run one by one, to find out which of them did. The same happens if refits give them different shapes.
+    """
     envs = envs_for(len(runs))
     try:
         if len(runs) == 1:
@@ -185,9 +201,17 @@ def advance_together(
     trainings: Sequence[Training],
     pool: ThreadPoolExecutor,
 ) -> list[tuple[Training, Record]]:
-    """`training.advance` of several runs of one shape, `envs` having an equal number of rows for each.
+    """Run one iteration of several runs of one shape.
 
-    The times in a record are those of all of them together.
+    Args:
+        envs: the environments, with an equal number of rows for each run.
+        recipes: the parts of each run's method.
+        settings: sizes and seed of each run.
+        trainings: the runs before the iteration.
+        pool: threads for refits.
+
+    Returns:
+        Each run after the iteration, and its record. The times in a record are those of all runs together.
     """
     started = time.perf_counter()
     runs = list(zip(recipes, settings, trainings, strict=True))
@@ -211,9 +235,11 @@ def advance_together(
     rows = max(batch.shape[0] for batch in batches)
     batches = [padded(batch, rows) for batch in batches]
     fractions = jnp.asarray([0.5**training.halvings for training in trainings])
-    moved = recipes[0].rule.moves_filter(before[0].agent)
-    rules = _stack_rules([recipe.rule.step for recipe in recipes])
-    found = unstack(_learn(rules, moved, agents, memories, _stack_batches(batches), fractions), len(runs))
+    keys = jnp.stack([key_for(own.seed, STEP_STREAM, now.iteration) for _, own, now in runs])
+    moved = recipes[0].algorithm.moves_filter(before[0].agent)
+    algorithms = _stack_algorithms([recipe.algorithm for recipe in recipes])
+    learned = _learn(algorithms, moved, agents, memories, _stack_batches(batches), keys, fractions)
+    found = unstack(learned, len(runs))
     times = started, fitted, acted
     return [
         concluded(*run, prior, each, Update(batch, *after), times)
@@ -222,38 +248,42 @@ def advance_together(
 
 
 @eqx.filter_jit
-def _learn(rules: Any, moved: bool, agents: Any, memories: Any, batches: Batch, fractions: Any) -> Any:
-    """The update of all agents, of which each goes a fraction of its step: (agents, memories, diagnostics)."""
+def _learn(
+    algorithms: Any, moved: bool, agents: Any, memories: Any, batches: Batch, keys: Key[Array, " run"], fractions: Any
+) -> Any:
+    """Take a step of all agents, each shortened to its fraction, and return (agents, memories, diagnostics)."""
 
-    def one(step: Any, agent: Any, memory: Any, batch: Batch, fraction: Any) -> tuple[Any, Any, dict[str, Any]]:
-        new, memory, diagnostics = step(agent, memory, batch)
+    def one(
+        algorithm: AbstractAlgorithm, agent: Any, memory: Any, batch: Batch, key: PRNGKeyArray, fraction: Any
+    ) -> tuple[Any, Any, Diagnostics]:
+        new, memory, diagnostics = algorithm.step(agent, memory, batch, key=key)
         new = part_way(new, agent, fraction)
         return new, memory, diagnose(agent, new, batch, moved) | diagnostics
 
-    return eqx.filter_vmap(one)(rules, agents, memories, batches, fractions)
+    return eqx.filter_vmap(one)(algorithms, agents, memories, batches, keys, fractions)
 
 
 @eqx.filter_jit
 def stack(trees: Sequence[Any]) -> Any:
-    """Trees of one shape as one tree, whose arrays have a first axis more; what is no array is the first tree's."""
+    """Stack the arrays of trees of one shape along a new first axis. Other leaves are those of the first tree."""
     return jax.tree.map(lambda first, *others: jnp.stack([first, *others]) if eqx.is_array(first) else first, *trees)
 
 
 @eqx.filter_jit
 def unstack(tree: Any, count: int) -> list[Any]:
-    """The trees that were stacked."""
+    """Return the trees that were stacked."""
     arrays, others = eqx.partition(tree, eqx.is_array)
     return [eqx.combine(jax.tree.map(lambda x, i=i: x[i], arrays), others) for i in range(count)]
 
 
-def _stack_rules(steps: Sequence[Any]) -> Any:
-    """One step for all; numbers in which they differ become arrays, and those in which they agree stay compiled in."""
+def _stack_algorithms(algorithms: Sequence[AbstractAlgorithm]) -> AbstractAlgorithm:
+    """Return one algorithm for all runs. Float settings in which they differ become arrays; the others stay constants."""
 
     def leaf(first: Any, *others: Any) -> Any:
         differ = isinstance(first, float) and any(other != first for other in others)
         return jnp.asarray([first, *others]) if differ else first
 
-    return jax.tree.map(leaf, *steps)
+    return jax.tree.map(leaf, *algorithms)
 
 
 def _stack_batches(batches: Sequence[Batch]) -> Batch:
