@@ -63,9 +63,8 @@ def store(stored: Stored, steps: Int[Array, ""], batch: Batch, states: Float[Arr
     mask = jnp.asarray(batch.mask).ravel()
     count = jnp.cumsum(mask)
     kept = mask & (count > count[-1] - capacity)  # if the batch exceeds the capacity, keep its latest steps
-    place = jnp.where(
-        kept, (steps + count - 1) % capacity, capacity
-    )  # out-of-bounds positions are not written (mode="drop")
+    # Positions out of bounds are not written (mode="drop" below).
+    place = jnp.where(kept, (steps + count - 1) % capacity, capacity)
     new = Stored(
         states,
         jnp.asarray(batch.starts),

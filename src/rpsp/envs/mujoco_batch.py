@@ -168,10 +168,7 @@ def _pendulum_healthy(env: Template) -> Healthy:
 
 
 def _forward(env: Template) -> Callable[[Floats], Floats]:
-    weight, seconds = (
-        env._forward_reward_weight,
-        env.dt,
-    )  # `env.dt` is a property that Gymnasium computes at every access
+    weight, seconds = env._forward_reward_weight, env.dt  # Gymnasium computes `env.dt` at every access
     return lambda way: weight * (way / seconds)
 
 

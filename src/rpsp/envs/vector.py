@@ -171,9 +171,7 @@ class _Front(VectorWrapper):
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         seeds = row_seeds(self._first_seed if seed is None else seed, self.num_envs)
         self._first_seed = None
-        rows_to_reset(
-            options, self.num_envs
-        )  # check the mask here, so that it is not reported as an error of the environment
+        rows_to_reset(options, self.num_envs)  # raises here, so that the environment is not blamed for a bad mask
         with _blaming(self._name, "being reset", self), self._patience:
             # Copied, because Gymnasium removes the mask from the options.
             return _reset(self.env, seeds, None if options is None else dict(options))
