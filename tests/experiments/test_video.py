@@ -178,7 +178,7 @@ def test_ghosts_of_what_is_not_known_to_be_a_position():
     ):
         ghost = video.Ghost.of(rpsp.make(id, observe=observe, render_mode="rgb_array", obs_latency=2))
         assert ghost is not None and (ghost.columns, ghost.joints, ghost.ahead) == (columns, joints, 12)
-        assert ("does not see" in ghost.caption) == (id != "InvertedPendulum-v5")
+        assert ("unobserved" in ghost.caption) == (id != "InvertedPendulum-v5")
     assert video.Ghost.of(rpsp.make("Hopper-v5", observe=[7], render_mode="rgb_array")) is None
     assert video.Ghost.of(rpsp.make("InvertedDoublePendulum-v5", render_mode="rgb_array")) is None
 

@@ -178,7 +178,7 @@ def save(
                     image.convert("RGB").quantize(COLOURS_KEPT, Image.Quantize.FASTOCTREE).save(path, optimize=True)
         else:
             for format in formats:
-                options = {"metadata": {"Date": None}} if format == "svg" else {"dpi": 160}
+                options: dict[str, Any] = {"metadata": {"Date": None}} if format == "svg" else {"dpi": 160}
                 figure.savefig(directory / f"{name}.{format}", **options)
     except OSError as error:
         raise StorageError(f"{path}: the figure could not be written ({error.strerror}).") from error
