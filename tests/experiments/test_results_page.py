@@ -65,9 +65,8 @@ def test_a_stub_and_a_peer_cost_the_others_nothing() -> None:
         for s in range(3)
     ]
     text = page([*full, stub, *peer])
-    assert (
-        "**Hopper-v5**, compared over 150 iterations:" in text
-        and "(1 unfinished or failed left out)" in " ".join(text.split())
+    assert "**Hopper-v5**, compared over 150 iterations:" in text and "(1 unfinished or failed left out)" in " ".join(
+        text.split()
     )
     assert "| `recurrent-ppo` | 3 | 20 |" in text
     assert cells(text, "200,000")[:4] == ["Hopper", "200,000", "91.00 ± 0.58 (3)", ""]
