@@ -4,8 +4,8 @@
     action, state = policy.step(observation)           # starts an episode
     action, state = policy.step(observation, state)    # continues it, at each new observation
 
-The state contains the belief and the last action. Actions are the most probable ones, or sampled as in training if a
-np.random.default_rng(seed) is given as third argument. Observations and actions are in the units of the environment.
+The state contains the belief and the last action. Actions are the most probable ones. With a third argument,
+np.random.default_rng(seed), they are sampled as in training. Observations and actions are in the environment's units.
 """
 
 import json
@@ -73,9 +73,7 @@ class Policy:
         u, (qs, a) = self.units, state or ([w.q0 for _, w in self.beliefs], self.units.null)
         o = np.asarray(observation, float)
         if o.shape != u.mean.shape or not np.isfinite(o).all():
-            raise ValueError(
-                f"observation: {o.tolist()} is not of shape {u.mean.shape}, as in training, or not finite."
-            )
+            raise ValueError(f"observation: {o.tolist()} is not of shape {u.mean.shape} or not finite.")
         o = np.eye(self.about["symbols"])[int(o - u.mean)] if self.about["symbols"] else (o - u.mean) / u.scale
         qs = [update(w, q, a, o) for (update, w), q in zip(self.beliefs, qs, strict=True)]
         x = np.concatenate(qs)

@@ -116,7 +116,7 @@ def document(results: Sequence[Result], scale: float = 1.0) -> Document:
 
 def _head(counted: Sequence[Result], read: int) -> str:
     """Return the introduction of the page."""
-    left = f" ({read - len(counted)} unfinished or failed runs are left out)" if read > len(counted) else ""
+    left = f" ({read - len(counted)} unfinished or failed left out)" if read > len(counted) else ""
     tasks = len({result.task for result in counted})
     steps = sum(float(result.steps[-1]) for result in counted)
     versions = sorted({f"{n} {r.versions[n]}" for r in counted for n in ("rpsp", "sb3-contrib") if n in r.versions})

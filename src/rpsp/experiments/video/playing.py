@@ -136,7 +136,7 @@ def _environment(agent: TrainedAgent) -> tuple[Any, bool]:
             "watch: this agent was trained in an environment made by a function, which is not saved in the checkpoint."
         )
     try:
-        envs = agent.environments(1)
+        envs: Any = agent.environments(1)
     except AttributeError as error:  # raised by PyOpenGL if a library is missing when mujoco is imported
         raise unrendered("the environment", error) from error
     if "rgb_array" not in (envs.metadata.get("render_modes") or ()):
