@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> None:
             print(f"— {name}", flush=True)
             figures = importlib.import_module(f"benchmarks.{name}").main()
             RESULTS.mkdir(exist_ok=True)
-            (RESULTS / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n")
+            (RESULTS / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     write_page(RESULTS, Path(__file__).parents[1] / "docs")
 
 

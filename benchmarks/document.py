@@ -48,15 +48,15 @@ def write_page(results: Path, docs: Path) -> None:
     for name, write in sections.items():
         path = results / f"{name}.json"
         if path.exists():
-            parts.append(write(json.loads(path.read_text()), docs / "figures"))
+            parts.append(write(json.loads(path.read_text(encoding="utf-8")), docs / "figures"))
             if name != "learning":  # says so itself
                 parts.append(f"Measure again: `.venv/bin/python -m benchmarks {name}`\n")
-    (docs / "benchmarks.md").write_text("\n".join(parts))
-    written = {name: json.loads((results / f"{name}.json").read_text()) for name in GLANCES}
+    (docs / "benchmarks.md").write_text("\n".join(parts), encoding="utf-8")
+    written = {name: json.loads((results / f"{name}.json").read_text(encoding="utf-8")) for name in GLANCES}
     readme = docs.parent / "README.md"
-    text = readme.read_text()
+    text = readme.read_text(encoding="utf-8")
     text = between(text, "measured", _glance(written["prediction"], written["fresh"]))
-    readme.write_text(between(text, "speed", _speed(written["against_sb3"])))
+    readme.write_text(between(text, "speed", _speed(written["against_sb3"])), encoding="utf-8")
 
 
 GLANCES = ("prediction", "fresh", "against_sb3")
@@ -446,7 +446,7 @@ def _doc(name: str) -> str:
     """What the benchmark's own docstring says."""
     import ast
 
-    source = (Path(__file__).parent / f"{name}.py").read_text()
+    source = (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")
     return (ast.get_docstring(ast.parse(source)) or "") + "\n"
 
 

@@ -26,7 +26,7 @@ def main(
     plan: Annotated[Path, tyro.conf.Positional], out: Path, minutes: float = 9.0, jobs: int = os.cpu_count() or 1
 ) -> None:
     """Run a plan."""
-    waiting = [row | {"seed": seed} for row in json.loads(plan.read_text()) for seed in row["seeds"]]
+    waiting = [row | {"seed": seed} for row in json.loads(plan.read_text(encoding="utf-8")) for seed in row["seeds"]]
     deadline = time.monotonic() + 60 * minutes
     with tempfile.TemporaryDirectory() as folder:
         runs = [(run, Path(folder) / f"{i}.jsonl") for i, run in enumerate(waiting)]
@@ -44,7 +44,7 @@ def main(
             process.kill()
             process.wait()
         rows = [curve(run, file) for run, file in runs]
-    out.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+    out.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n", encoding="utf-8")
     for row in rows:
         print(describe(row))
 
@@ -52,7 +52,7 @@ def main(
 def curve(run: dict[str, Any], file: Path) -> dict[str, Any]:
     """One run's plan and what it left."""
     run = {key: value for key, value in run.items() if key != "seeds"}
-    lines = file.read_text().splitlines() if file.exists() else []
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     records = [json.loads(line) for line in lines if line.endswith("}")]
     failed = next((r["failed"] for r in records if "failed" in r), None)
     records = [r for r in records if "iteration" in r]

@@ -64,9 +64,9 @@ def make(folder: Path, tasks: Sequence[str], dimensions: Sequence[int | None], s
                 for seed in range(seeds):
                     run = folder / task / f"{method}-{dimension}" / f"s{seed}"
                     run.mkdir(parents=True)
-                    (run / "config.json").write_text(json.dumps(config | {"seed": seed}, indent=2))
-                    (run / "versions.json").write_text(content)
-                    size += (run / "metrics.jsonl").write_text(metrics(rng, iterations))
+                    (run / "config.json").write_text(json.dumps(config | {"seed": seed}, indent=2), encoding="utf-8")
+                    (run / "versions.json").write_text(content, encoding="utf-8")
+                    size += (run / "metrics.jsonl").write_text(metrics(rng, iterations), encoding="utf-8")
     return size
 
 

@@ -33,7 +33,10 @@ def main() -> dict[str, Any]:
             with timed(figures, name):
                 bare(Path(folder, name), Path(folder, "compiled") if cached else None)
         file = Path(folder, "sweep.toml")
-        file.write_text(f"tasks = {[TASK]}\nmethods = {list(METHODS)}\nseeds = {SEEDS}\niterations = {ITERATIONS}\n")
+        file.write_text(
+            f"tasks = {[TASK]}\nmethods = {list(METHODS)}\nseeds = {SEEDS}\niterations = {ITERATIONS}\n",
+            encoding="utf-8",
+        )
         with timed(figures, "sweep"):
             subprocess.run([*RPSP, "sweep", file, "--out", sweep, "--quiet"], check=True)
         same = curves(sweep) == curves(Path(folder, "bare")) == curves(Path(folder, "bare, shared cache"))

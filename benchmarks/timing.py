@@ -27,7 +27,9 @@ def main() -> dict[str, Any]:
     out = {}
     for question in QUESTIONS:
         command = [sys.executable, "-m", "benchmarks.timing", question]
-        answer = subprocess.run(command, env={**os.environ, **SINGLE}, capture_output=True, text=True, check=True)
+        answer = subprocess.run(
+            command, env={**os.environ, **SINGLE}, capture_output=True, encoding="utf-8", check=True
+        )
         out[question] = json.loads(answer.stdout.splitlines()[-1])
         print(question, out[question], flush=True)
     return out

@@ -96,7 +96,7 @@ def measure(method: str, iterations: int, num_envs: int, recording: Recording) -
 
 def resident_megabytes() -> float:
     """Memory that the process holds now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
     return pages * resource.getpagesize() / 2**20
 
 

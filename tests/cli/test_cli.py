@@ -50,7 +50,7 @@ def test_fit_environment_then_inspect(tmp_path, capsys):
     assert "persistence" in printed and "explored InvertedPendulum-v5" in printed
     names = {path.name for path in out.iterdir()}
     assert names == {"config.json", "command.txt", "versions.json", "episodes.npz", "model.safetensors", "results.json"}
-    assert json.loads((out / "config.json").read_text())["source"] == "InvertedPendulum-v5"
+    assert json.loads((out / "config.json").read_text(encoding="utf-8"))["source"] == "InvertedPendulum-v5"
     assert run("inspect", str(out), "--json", "--quiet") == 0
     figures = json.loads(capsys.readouterr().out)["figures"]
     assert len(figures) == 3 and all(
@@ -109,7 +109,7 @@ def test_an_unknown_command_is_named(name, hint, more, capsys):
 
 def test_an_existing_directory_is_left_alone(recording, tmp_path, capsys):
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "precious").write_text("data")
+    (tmp_path / "run" / "precious").write_text("data", encoding="utf-8")
     assert run("fit", recording, "--out", str(tmp_path / "run")) == 2
     assert "exists and is not empty" in capsys.readouterr().err
     assert [p.name for p in (tmp_path / "run").iterdir()] == ["precious"]
@@ -162,7 +162,7 @@ def test_help_comes_at_once():
         "import atexit, sys, rpsp.cli; heavy = {'jax', 'matplotlib', 'gymnasium', 'mujoco'}; "
         "atexit.register(lambda: print('found', heavy & set(sys.modules), file=sys.stderr)); rpsp.cli.main(['--help'])"
     )
-    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, encoding="utf-8")
     assert shown.stderr == "found set()\n" and "train" in shown.stdout
     times = []
     for _ in range(3):
@@ -192,7 +192,7 @@ def test_the_package_says_its_version_and_that_it_is_typed():
     with pytest.raises(AttributeError, match="no attribute '__versions__'"):
         rpsp.__versions__  # noqa: B018
     assert files("rpsp").joinpath("py.typed").is_file()
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
     assert "py.typed" in project["tool"]["setuptools"]["package-data"]["rpsp"]
     classifiers = project["project"]["classifiers"]
     assert {c for c in classifiers if c.startswith("Operating System")} == {
@@ -229,7 +229,7 @@ def test_the_wheel_works_elsewhere(tmp_path):
         ["paper"],
     ):
         command = [sys.executable, "-m", "rpsp.cli", *words, "--json"]
-        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, encoding="utf-8")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout.splitlines()[-1])
     assert (tmp_path / "run" / "export" / "act.py").exists() and (tmp_path / "run" / "report.html").exists()
@@ -300,7 +300,7 @@ def test_train_then_eval(trained, capsys):
         (line,) = [line for line in printed.splitlines() if line.lstrip().startswith(f"{n}/2 ")]
         assert all(word in line for word in ("return", "prediction", "persistence", "KL", "steps/s", "ETA"))
     assert f"rpsp eval {out}" in printed and "area under the curve" in printed
-    config = json.loads((out / "config.json").read_text())
+    config = json.loads((out / "config.json").read_text(encoding="utf-8"))
     assert config["samples"] == 200 and config["settings"]["max_kl"] == 0.02 and config["settings"]["window"] == 2
 
     assert run("eval", str(out), "--episodes", "3", "--json", "--quiet") == 0
@@ -308,7 +308,7 @@ def test_train_then_eval(trained, capsys):
     assert evaluated["episodes"] == 3 == len(evaluated["returns"]) and evaluated["deterministic"]
     assert evaluated["mean_return"] == pytest.approx(np.mean(evaluated["returns"]))
     assert evaluated["std_return"] == pytest.approx(np.std(evaluated["returns"]))
-    assert json.loads((out / "results.json").read_text())["evaluation"] == evaluated
+    assert json.loads((out / "results.json").read_text(encoding="utf-8"))["evaluation"] == evaluated
     for wrong, code, words in (
         (["--episodes", "0"], 2, "episodes"),
         (["--checkpoint", "77"], 2, "77"),
@@ -360,5 +360,5 @@ main()
 
 
 def test_an_interruption_before_the_first_line_is_a_sentence_too() -> None:
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, encoding="utf-8")
     assert (done.returncode, done.stderr) == (130, "rpsp: interrupted; nothing was left half-written.\n")

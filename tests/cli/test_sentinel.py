@@ -25,7 +25,7 @@ FINALLY = "try:\n    {}\nfinally:\n    sentinel.dismiss()\n"
 def ended(program: str, notes: str = NOTES) -> tuple[int, str, float]:
     """The exit code of a program, what it said on stderr, and the seconds until nobody held its output open."""
     process = subprocess.Popen(
-        [sys.executable, "-c", notes + program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", notes + program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
     )
     assert process.stdout is not None
     assert int(process.stdout.readline()) == process.pid, "the command keeps its process id"

@@ -40,10 +40,10 @@ def _write(path, **arrays):
 def test_foreign_and_damaged_files(tmp_path):
     with pytest.raises(FileFormatError, match=r"no such file"):
         rpsp.load_episodes(tmp_path / "missing.npz")
-    (tmp_path / "text.npz").write_text("hello")
+    (tmp_path / "text.npz").write_text("hello", encoding="utf-8")
     with pytest.raises(FileFormatError, match=r"not an .npz recording"):
         rpsp.load_episodes(tmp_path / "text.npz")
-    (tmp_path / "log.csv").write_text("1,2\n3,4\n")
+    (tmp_path / "log.csv").write_text("1,2\n3,4\n", encoding="utf-8")
     with pytest.raises(
         FileFormatError, match=r"only .npz files and minari:ID are read.*loadtxt.*save_episodes"
     ) as caught:

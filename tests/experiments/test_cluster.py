@@ -97,9 +97,9 @@ def nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[str
         head = Node(tmp_path / "head", "--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={short}")
         other = None
         try:
-            wait_for(lambda: "Ray runtime started" in (head.folder / "log").read_text())
+            wait_for(lambda: "Ray runtime started" in (head.folder / "log").read_text(encoding="utf-8"))
             other = Node(tmp_path / "other", f"--address={IP}:{port}")
-            wait_for(lambda: "Ray runtime started" in (tmp_path / "other" / "log").read_text())
+            wait_for(lambda: "Ray runtime started" in (tmp_path / "other" / "log").read_text(encoding="utf-8"))
             yield f"{IP}:{port}", head, other
         finally:
             for node in (other, head):
@@ -125,7 +125,7 @@ main()
 @pytest.mark.slow
 def test_a_node_dies_and_its_run_goes_on_elsewhere(nodes: tuple[str, Node, Node], tmp_path: Path) -> None:
     address, _, other = nodes
-    (tmp_path / "mine.toml").write_text(FILE)
+    (tmp_path / "mine.toml").write_text(FILE, encoding="utf-8")
     jobs = prepare(Sweep.read(tmp_path / "mine.toml"), tmp_path / "out")
     command = ["sweep", "mine.toml", "--out", str(tmp_path / "out"), "--backend", "ray", "--address", address, "--json"]
     driver = subprocess.Popen(
@@ -134,7 +134,7 @@ def test_a_node_dies_and_its_run_goes_on_elsewhere(nodes: tuple[str, Node, Node]
         env=os.environ | {"PYTHONPATH": PATH},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
     )
     try:
         wait_for(lambda: driver.poll() is not None or all(standing(job).done > 10 for job in jobs))
@@ -151,7 +151,7 @@ def test_a_node_dies_and_its_run_goes_on_elsewhere(nodes: tuple[str, Node, Node]
         whole = trained(tmp_path / f"alone{job.config.seed}", ITERATIONS, seed=job.config.seed)
         assert metrics(job.directory) == metrics(whole.directory)
         assert checkpoints(job.directory) == checkpoints(whole.directory)
-        results = json.loads((job.directory / "results.json").read_text())
+        results = json.loads((job.directory / "results.json").read_text(encoding="utf-8"))
         assert results["final_return"] == whole.results["final_return"] and results["directory"] == str(job.directory)
         # Timings and all: what had been sent was not computed again.
         assert lines(job.directory)[: len(before[job.name]) - 2] == before[job.name][:-2]
@@ -159,7 +159,7 @@ def test_a_node_dies_and_its_run_goes_on_elsewhere(nodes: tuple[str, Node, Node]
 
 
 def lines(directory: Path) -> list[str]:
-    return (directory / "metrics.jsonl").read_text().splitlines()
+    return (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
 
 
 def test_a_parcel_brings_a_directory_to_where_the_sender_is(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_parcel_brings_a_directory_to_where_the_sender_is(tmp_path: Path) -> N
 def test_a_cluster_that_is_not_there_is_said(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # where Ray notes the cluster of this machine
-    (tmp_path / "mine.toml").write_text('tasks = ["tasks:Drift-v0"]\nmethods = ["fm2"]\n')
+    (tmp_path / "mine.toml").write_text('tasks = ["tasks:Drift-v0"]\nmethods = ["fm2"]\n', encoding="utf-8")
     for flags, words in (([], "on this machine"), (["--address", f"{IP}:1"], f"at '{IP}:1'")):
         assert cli("sweep", "mine.toml", "--backend", "ray", *flags) == 2
         error = capsys.readouterr().err

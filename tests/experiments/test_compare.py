@@ -138,7 +138,7 @@ def test_iterations_of_different_lengths_are_compared_over_as_many_steps(tmp_pat
 
 def test_failed_and_empty_runs_are_left_out_and_unfinished_ones_counted(tmp_path):
     failed = write_run(tmp_path / "failed", [1.0], seed=0, iterations=9)
-    (failed / "failure.txt").write_text("the disk was full.")
+    (failed / "failure.txt").write_text("the disk was full.", encoding="utf-8")
     write_run(tmp_path / "empty", [], seed=1, iterations=9)
     write_run(tmp_path / "nan", [float("nan"), 1.0], seed=2, iterations=9)
     write_run(tmp_path / "half", [1.0, 2.0, 3.0], seed=3, iterations=9)
@@ -212,7 +212,7 @@ def test_the_command_prints_tables_and_writes_files(two, tmp_path, capsys):
     with files["table.csv"].open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert float(rows[1]["area"]) == pytest.approx(low.sum(axis=1).mean()) and rows[0]["p"] == ""
-    assert len(files["all.csv"].read_text().splitlines()) == 1 + 7 * 20
+    assert len(files["all.csv"].read_text(encoding="utf-8").splitlines()) == 1 + 7 * 20
     assert sorted(path.name for path in files["figures"].iterdir()) == [
         f"{name}.{kind}" for name in ("auc", "learning", "prediction") for kind in ("png", "svg")
     ]
@@ -222,7 +222,7 @@ def test_the_command_prints_tables_and_writes_files(two, tmp_path, capsys):
 def test_the_command_says_what_it_doubts_on_standard_error(tmp_path, capsys):
     write_run(tmp_path / "[bold]", [1.0, 2.0], method="gru32")
     for seed in range(25):
-        (write_run(tmp_path / f"hurt{seed:02d}", [1.0], seed=seed) / "config.json").write_text("{")
+        (write_run(tmp_path / f"hurt{seed:02d}", [1.0], seed=seed) / "config.json").write_text("{", encoding="utf-8")
     main(["compare", str(tmp_path), "--json"])
     printed = capsys.readouterr()
     lines = printed.err.splitlines()
@@ -233,7 +233,7 @@ def test_the_command_says_what_it_doubts_on_standard_error(tmp_path, capsys):
 
 
 def test_the_reason_why_there_is_nothing_is_told(tmp_path, capsys):
-    (write_run(tmp_path / "hurt", [1.0]) / "config.json").write_text("{")
+    (write_run(tmp_path / "hurt", [1.0]) / "config.json").write_text("{", encoding="utf-8")
     with pytest.raises(SystemExit):
         main(["compare", str(tmp_path)])
     assert "is not JSON" in capsys.readouterr().err
@@ -241,8 +241,8 @@ def test_the_reason_why_there_is_nothing_is_told(tmp_path, capsys):
 
 def test_labels_of_files_are_not_markup(tmp_path, capsys):
     run = write_run(tmp_path / "run", [1.0])
-    text = (run / "config.json").read_text().replace('"Hopper-v5"', '"[bold]Hopper[/bold]\\u001b[2J"')
-    (run / "config.json").write_text(text.replace('"fm2"', '"[/red]mine"'))
+    text = (run / "config.json").read_text(encoding="utf-8").replace('"Hopper-v5"', '"[bold]Hopper[/bold]\\u001b[2J"')
+    (run / "config.json").write_text(text.replace('"fm2"', '"[/red]mine"'), encoding="utf-8")
     main(["compare", str(tmp_path)])
     printed = capsys.readouterr().out
     assert "[bold]Hopper[/bold]" in printed and "[/red]mine" in printed and "\x1b[2J" not in printed

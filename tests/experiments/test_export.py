@@ -196,8 +196,10 @@ def alone(tmp_path_factory):
             for i, observation in enumerate(episode):
                 action, state = agent.predict([observation], state, episode_start=i == 0)
                 expected[name].append(action[0].tolist())
-    folder.joinpath("episodes.json").write_text(json.dumps(episodes))
-    done = subprocess.run([sys.executable, "-I", "-c", ALONE], cwd=folder, capture_output=True, text=True, check=False)
+    folder.joinpath("episodes.json").write_text(json.dumps(episodes), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", ALONE], cwd=folder, capture_output=True, encoding="utf-8", check=False
+    )
     assert done.returncode == 0, done.stderr
     return expected, json.loads(done.stdout)
 
@@ -212,7 +214,7 @@ def test_acts_as_the_agent(name, alone):
 
 def test_needs_numpy_alone(alone):
     assert not {"jax", "jaxlib", "equinox", "rpsp", "scipy", "gymnasium"} & set(alone[1]["modules"])
-    assert len(SCRIPT.read_text().splitlines()) < 100
+    assert len(SCRIPT.read_text(encoding="utf-8").splitlines()) < 100
 
 
 @pytest.mark.parametrize("name", ["gru", "inference", "kernel-bayes"])

@@ -73,7 +73,7 @@ def test_matplotlib_is_left_as_the_user_has_it(backend: list[str], tmp_path: Pat
     """Neither importing the module nor drawing changes the back end or a setting of the user's program."""
     environment = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
     command = [sys.executable, "-c", KEEPS_MATPLOTLIB, str(tmp_path), *backend]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8")
     assert (done.stdout, done.returncode) == ("[]\n[]\n", 0), done.stderr
 
 

@@ -294,7 +294,11 @@ def test_a_plugin_beside_the_user_is_found_where_it_is_named(tmp_path: Path) -> 
     def rpsp_command(*arguments: str) -> str:
         script = Path(sys.executable).with_name("rpsp")  # unlike `python -m`, it has no current directory on its path
         done = subprocess.run(
-            [sys.executable, str(script), *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True
+            [sys.executable, str(script), *arguments],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            encoding="utf-8",
         )
         assert done.returncode == (0 if "--plugin" in arguments else 2), done.stderr
         return done.stdout + done.stderr

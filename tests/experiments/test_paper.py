@@ -168,7 +168,7 @@ def test_what_is_finished_is_drawn_and_the_best_candidate_selected(tmp_path: Pat
     assert len(shown["rows"]) == 4  # FM, GRU and two of RPSP
     for file in (shown["table"], *shown["figures"]):
         assert Path(file).stat().st_size > 100
-    svg = Path(shown["figures"][0]).with_suffix(".svg").read_text()
+    svg = Path(shown["figures"][0]).with_suffix(".svg").read_text(encoding="utf-8")
     assert "<svg" in svg
 
 
@@ -178,7 +178,7 @@ def test_a_peer_is_drawn_beside_ours_whatever_its_length(tmp_path: Path, capsys:
     flags = ["--seeds", "1", "--scale", "0.05", "--draw", "--results", str(tmp_path / "results"), "--json"]
     main(["paper", "ours", *flags, "--out", str(tmp_path / "out")])
     shown = json.loads(capsys.readouterr().out.splitlines()[-1])["experiments"]["ours"]
-    assert "RecurrentPPO" in Path(shown["figures"][0]).with_suffix(".svg").read_text()
+    assert "RecurrentPPO" in Path(shown["figures"][0]).with_suffix(".svg").read_text(encoding="utf-8")
     assert {row["iterations"] for row in shown["rows"]} == {10} and len(shown["rows"]) == 4
 
 

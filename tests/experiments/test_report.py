@@ -47,14 +47,14 @@ def written(
 ) -> Path:
     """A run directory as another run might have left it, without checkpoints."""
     directory.mkdir(parents=True)
-    config = json.loads((trained / "config.json").read_text())
+    config = json.loads((trained / "config.json").read_text(encoding="utf-8"))
     config |= {"method": method, "seed": seed, "iterations": 5, **changes}
-    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
     shutil.copy(trained / "versions.json", directory)
-    template = json.loads((trained / "metrics.jsonl").read_text().splitlines()[1])
+    template = json.loads((trained / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[1])
     lines = [template | {"iteration": i, "total_samples": 300 * (i + 1), "mean_return": 10.0 * i + seed}
              for i in range(iterations)]  # fmt: skip
-    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return directory
 
 
@@ -78,10 +78,10 @@ def swept(directory: Path, seeds: int = 3, iterations: int = 20) -> Path:
 
 def shorten(run: Path, iterations: int, failure: str = "") -> None:
     """As if the run had come only so far."""
-    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (run / "metrics.jsonl").write_text("".join(lines[: iterations + 1]))
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[: iterations + 1]), encoding="utf-8")
     if failure:
-        (run / "failure.txt").write_text(failure)
+        (run / "failure.txt").write_text(failure, encoding="utf-8")
 
 
 class Tags(HTMLParser):
@@ -132,9 +132,9 @@ def test_one_run(trained, capsys):
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == f"wrote {trained / 'report.html'}"
     assert json.loads(printed[-1])["report"] == str(trained / "report.html")
-    page = (trained / "report.html").read_text()
+    page = (trained / "report.html").read_text(encoding="utf-8")
     tags = Tags(page)
-    metrics = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()][1:]
+    metrics = [json.loads(line) for line in (trained / "metrics.jsonl").read_text(encoding="utf-8").splitlines()][1:]
     steps, returns = curve(tags, "mean return")
     np.testing.assert_allclose(steps, [r["total_samples"] for r in metrics], rtol=1e-3)
     np.testing.assert_allclose(returns, [r["mean_return"] for r in metrics], atol=0.05)
@@ -148,7 +148,7 @@ def test_one_run(trained, capsys):
 
 
 def test_page_needs_nothing_else(trained):
-    tags = Tags(write_report([trained]).read_text())
+    tags = Tags(write_report([trained]).read_text(encoding="utf-8"))
     assert not tags.named("link") and all("src" not in attributes for attributes in tags.named("script"))
     policy = next(a["content"] for a in tags.named("meta") if "content" in a and "default-src" in (a["content"] or ""))
     assert (policy or "").startswith("default-src 'none'")
@@ -167,16 +167,18 @@ def test_a_sweep_says_what_compare_says(tmp_path):
     path = write_report([swept(tmp_path / "sweep")])
     assert path == tmp_path / "sweep" / "report.html"
     results, _ = read_results([tmp_path / "sweep"])
-    found, rows = compare(results), cells(path.read_text())
+    found, rows = compare(results), cells(path.read_text(encoding="utf-8"))
     assert len(found.rows) == 6 and len(found.overall) == 3
     for row in found.rows:
         seconds = clock(np.mean([r.seconds for r in results if (r.task, r.method) == (row.task, row.method)]))
         assert [*row_texts(row).values(), seconds] in rows
-    assert "18 runs: Hopper-v5, Swimmer-v5" in path.read_text() and "18 finished" in path.read_text()
+    assert "18 runs: Hopper-v5, Swimmer-v5" in path.read_text(encoding="utf-8") and "18 finished" in path.read_text(
+        encoding="utf-8"
+    )
 
 
 def test_curves_are_means_over_seeds_with_their_standard_error(tmp_path):
-    tags = Tags(write_report([swept(tmp_path / "sweep")]).read_text())
+    tags = Tags(write_report([swept(tmp_path / "sweep")]).read_text(encoding="utf-8"))
     results, _ = read_results([tmp_path / "sweep" / "Hopper-v5" / "fm2"])
     returns = np.stack([result.returns for result in results])
     steps, mean = curve(tags, "fm2")
@@ -193,7 +195,7 @@ def test_curves_are_means_over_seeds_with_their_standard_error(tmp_path):
 def test_a_method_looks_the_same_in_every_task(tmp_path):
     sweep = swept(tmp_path / "sweep", seeds=1)
     shutil.rmtree(sweep / "Hopper-v5" / "fm2")
-    tags = Tags(write_report([sweep]).read_text())
+    tags = Tags(write_report([sweep]).read_text(encoding="utf-8"))
     for method in METHODS:
         looks = {a["style"] for a in tags.named("path") if a.get("data-name") == method}
         assert len(looks) == 1
@@ -205,9 +207,11 @@ def test_what_went_wrong_is_said(tmp_path):
     shorten(sweep / "Hopper-v5" / "fm2" / "s1", 7, "the belief blew up")
     shorten(sweep / "Hopper-v5" / "rpsp-alt" / "s0", 0, "no space left")
     shorten(sweep / "Swimmer-v5" / "fm2" / "s2", 15)
-    (sweep / "Swimmer-v5" / "rpsp-alt" / "s0" / "versions.json").write_text('{"rpsp": "0.9", "jax": "0.10"}')
-    (sweep / "Swimmer-v5" / "rpsp-alt" / "s1" / "metrics.jsonl").write_text("damaged\n")
-    page = write_report([sweep]).read_text()
+    (sweep / "Swimmer-v5" / "rpsp-alt" / "s0" / "versions.json").write_text(
+        '{"rpsp": "0.9", "jax": "0.10"}', encoding="utf-8"
+    )
+    (sweep / "Swimmer-v5" / "rpsp-alt" / "s1" / "metrics.jsonl").write_text("damaged\n", encoding="utf-8")
+    page = write_report([sweep]).read_text(encoding="utf-8")
     rows = cells(page)
     assert ["Hopper-v5, fm2, seed 1", "7 of 20", "the belief blew up"] in rows
     assert ["Hopper-v5, rpsp-alt, seed 0", "0 of 20", "no space left"] in rows
@@ -227,7 +231,7 @@ def test_nothing_but_failures(tmp_path):
     for seed in (0, 1):
         run = write_run(tmp_path / "all" / f"s{seed}", [1.0] * 5, seed=seed)
         shorten(run, 2 * seed, "no memory")
-    page = write_report([tmp_path / "all"]).read_text()
+    page = write_report([tmp_path / "all"]).read_text(encoding="utf-8")
     assert "nothing to compare yet" in page and ">2 failed<" in page and "fm2, seed 1" in page
 
 
@@ -237,7 +241,7 @@ def test_settings_in_common_and_not(tmp_path):
             name = f"{method}{len(given)}-{seed}"
             write_run(tmp_path / "all" / name, [1.0, 2.0], method=method, seed=seed, **given)
     write_run(tmp_path / "all" / "new", [1.0, 2.0], seed=2, versions={"jax": "0.11"})
-    page = write_report([tmp_path / "all"]).read_text()
+    page = write_report([tmp_path / "all"]).read_text(encoding="utf-8")
     rows = cells(page)
     heads = [re.findall("<th>(.*?)</th>", row) for row in re.findall("<thead>(.*?)</thead>", page)]
     assert ["env", "Hopper-v5"] in rows and ["rpsp", "1.0"] in rows and ["samples", "2000"] in rows
@@ -254,19 +258,19 @@ def test_result_files_and_runs_together(tmp_path):
     for result in read_results([swept(tmp_path / "sweep", seeds=2)])[0]:
         settings = result.settings | {"seed": result.seed + 10}
         write_result(dataclasses.replace(result, settings=settings), tmp_path / "kept")
-    page = write_report([tmp_path / "sweep", tmp_path / "kept"]).read_text()
+    page = write_report([tmp_path / "sweep", tmp_path / "kept"]).read_text(encoding="utf-8")
     assert "24 runs" in page and "fm2, seed 11" in page
     (first, *_) = sorted((tmp_path / "kept" / "Hopper-v5").glob("*/*.json"))
     assert write_report([first]) == first.parent / "report.html"
-    assert "1 run: Hopper-v5" in (first.parent / "report.html").read_text()
+    assert "1 run: Hopper-v5" in (first.parent / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_run_of_modules_that_nobody_vouches_for_has_everything_but_forecasts(trained, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(trained, run)
-    config = json.loads((run / "config.json").read_text()) | {"plugin": "unheard_of"}
-    (run / "config.json").write_text(json.dumps(config))
-    page = write_report([run]).read_text()
+    config = json.loads((run / "config.json").read_text(encoding="utf-8")) | {"plugin": "unheard_of"}
+    (run / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    page = write_report([run]).read_text(encoding="utf-8")
     assert (
         "No forecasts: plugin: " in page and "--plugin unheard_of" in page and curve(Tags(page), "mean return")[0].size
     )
@@ -274,7 +278,7 @@ def test_a_run_of_modules_that_nobody_vouches_for_has_everything_but_forecasts(t
 
 @pytest.mark.parametrize("iterations", [0, 1, 2])
 def test_unfinished(trained, tmp_path, iterations):
-    page = write_report([written(trained, tmp_path / "run", iterations=iterations)]).read_text()
+    page = write_report([written(trained, tmp_path / "run", iterations=iterations)]).read_text(encoding="utf-8")
     Tags(page)
     assert f"{iterations} of 5, unfinished" in page
     assert ("No iteration is finished yet" in page) == (iterations == 0)
@@ -283,11 +287,13 @@ def test_unfinished(trained, tmp_path, iterations):
 
 def test_numbers_that_are_none_leave_gaps(trained, tmp_path):
     run = written(trained, tmp_path / "run")
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     lines[2] |= {"mean_return": float("nan"), "prediction_error": 0.0, "whole_kl": float("inf")}
     del lines[3]["whole_kl"]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"cut of')
-    tags = Tags(write_report([run]).read_text())
+    (run / "metrics.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines) + '{"cut of', encoding="utf-8"
+    )
+    tags = Tags(write_report([run]).read_text(encoding="utf-8"))
     path = next(a["d"] or "" for a in tags.named("path") if a.get("data-name") == "mean return")
     assert path.count("M") == 2 and "nan" not in path
     assert len(curve(tags, "KL")[0]) == 3
@@ -296,19 +302,19 @@ def test_numbers_that_are_none_leave_gaps(trained, tmp_path):
 def test_everything_is_escaped(trained, tmp_path):
     evil = "<script>alert(1)</script>\"'&"
     run = written(trained, tmp_path / "<b>&\"'", observe=evil)
-    config = json.loads((run / "config.json").read_text())
+    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
     config.pop("observe")
     config["sensors"]["observe"] = "0,1"
-    (run / "config.json").write_text(json.dumps(config | {"env": evil}))
-    (run / "command.txt").write_text(evil)
-    (run / "versions.json").write_text(json.dumps({evil: evil}))
+    (run / "config.json").write_text(json.dumps(config | {"env": evil}), encoding="utf-8")
+    (run / "command.txt").write_text(evil, encoding="utf-8")
+    (run / "versions.json").write_text(json.dumps({evil: evil}), encoding="utf-8")
     (run / "results.json").write_text(
         json.dumps({"evaluation": {"mean_return": 1.0, "std_return": 0.0, "episodes": evil}})
     )
-    (run / "failure.txt").write_text(evil)
+    (run / "failure.txt").write_text(evil, encoding="utf-8")
     other = written(trained, tmp_path / "other", evil)
     for runs in ([run], [run, other, written(trained, tmp_path / "third")]):
-        page = write_report(runs).read_text()
+        page = write_report(runs).read_text(encoding="utf-8")
         assert len(Tags(page).named("script")) == 1 and "alert(1)</script>" not in page and "<b>&" not in page
         assert escape(evil) in page
 
@@ -319,10 +325,10 @@ def test_video(trained, tmp_path, suffix, tag):
     (run / "video").mkdir()
     video = run / "video" / f"a #1.{suffix}"
     video.write_bytes(b"moving")
-    assert Tags(write_report([run]).read_text()).named(tag)[0]["src"].endswith(";base64,bW92aW5n")
+    assert Tags(write_report([run]).read_text(encoding="utf-8")).named(tag)[0]["src"].endswith(";base64,bW92aW5n")
     with video.open("wb") as file:
         file.truncate(5_000_000)
-    tags = Tags(write_report([run], tmp_path / "elsewhere.html").read_text())
+    tags = Tags(write_report([run], tmp_path / "elsewhere.html").read_text(encoding="utf-8"))
     assert not tags.named(tag) and [a["href"] for a in tags.named("a")] == [f"run/video/a%20%231.{suffix}"]
 
 
@@ -339,11 +345,13 @@ def test_hundred_runs_fit_on_a_page(tmp_path, monkeypatch):
     monkeypatch.setattr(one_run, "load", lambda directory: pytest.fail("a checkpoint was read"))
     path = write_report([hundred(tmp_path / "all")])
     assert path.stat().st_size < 2_000_000
-    tags = Tags(path.read_text())
+    tags = Tags(path.read_text(encoding="utf-8"))
     steps, _ = curve(tags, "gru32, seed 49", "single")
     assert len(steps) <= 251
     np.testing.assert_allclose(steps[-1], EXPLORED + 500 * SAMPLES, rtol=1e-3)  # where it ended
-    assert "one in 2 iterations is drawn" in path.read_text() and "Forecasts of the belief" not in path.read_text()
+    assert "one in 2 iterations is drawn" in path.read_text(
+        encoding="utf-8"
+    ) and "Forecasts of the belief" not in path.read_text(encoding="utf-8")
 
 
 def test_watching_until_all_runs_have_ended(tmp_path, monkeypatch):
@@ -357,7 +365,7 @@ def test_watching_until_all_runs_have_ended(tmp_path, monkeypatch):
     def rounds(seconds: float) -> None:
         if seconds != 3.0:  # another thread's
             return
-        pages.append((sweep / "report.html").read_text())
+        pages.append((sweep / "report.html").read_text(encoding="utf-8"))
         if len(pages) == 2:
             with (late / "metrics.jsonl").open("a") as file:
                 file.writelines(json.dumps(iteration(i, 5.0)) + "\n" for i in (1, 2))
@@ -373,7 +381,9 @@ def test_watching_until_all_runs_have_ended(tmp_path, monkeypatch):
         "6 runs started, 6 finished, 0 failed",
     ]
     assert path == sweep / "report.html" and all(result.finished for result in results)
-    assert 'http-equiv="refresh"' not in path.read_text() and "6 finished" in path.read_text()
+    assert 'http-equiv="refresh"' not in path.read_text(encoding="utf-8") and "6 finished" in path.read_text(
+        encoding="utf-8"
+    )
 
 
 def test_watching_waits_for_the_first_run(tmp_path, capsys, monkeypatch):
@@ -401,7 +411,7 @@ def test_watching_is_interrupted(tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit) as exit:
         main(["report", str(sweep), "--watch"])
     assert exit.value.code == 130 and "report.html shows how far the runs are" in capsys.readouterr().err
-    assert 'http-equiv="refresh"' not in (sweep / "report.html").read_text()
+    assert 'http-equiv="refresh"' not in (sweep / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -418,7 +428,7 @@ def test_not_a_run(trained, tmp_path, capsys, name, content, words):
     run = written(trained, tmp_path / "run")
     (run / name).unlink(missing_ok=True)
     if content is not None:
-        (run / name).write_text(content)
+        (run / name).write_text(content, encoding="utf-8")
     with pytest.raises(FileFormatError, match=re.escape(words)):
         write_report([run])
     with pytest.raises(SystemExit) as exit:
@@ -569,7 +579,7 @@ def test_evil_names_do_nothing(tmp_path, shown: Browser):
     evil = "<script>document.title = 'evil'</script>\"'><img src=x onerror=\"document.title='evil'\">"
     for seed in (0, 1):
         write_run(tmp_path / "all" / f"s{seed}", [1.0, 2.0], env=evil, seed=seed)
-    (tmp_path / "all" / "s1" / "failure.txt").write_text(evil)
+    (tmp_path / "all" / "s1" / "failure.txt").write_text(evil, encoding="utf-8")
     shorten(tmp_path / "all" / "s1", 1)
     shown.open(write_report([tmp_path / "all"]))
     assert shown.run("document.title") == f"2 runs: {evil}" and not shown.run("document.querySelectorAll('img').length")

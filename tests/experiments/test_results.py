@@ -98,7 +98,7 @@ def test_reads_a_real_run_as_its_own_metrics_do(tmp_path):
     records = [record for record in run.metrics if "iteration" in record]
     for curve, name in r.CURVES.items():
         np.testing.assert_array_equal(getattr(result, curve), [record[name] for record in records])
-    lines = [json.loads(line) for line in (run.directory / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (run.directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     spent = sum(value for line in lines for name, value in line.items() if name.endswith("_seconds"))
     assert result.seconds == pytest.approx(spent)
     assert result.versions["jax"] and result.finished
@@ -111,11 +111,13 @@ def test_reads_a_real_run_as_its_own_metrics_do(tmp_path):
 def test_lines_of_another_layout_are_read_as_json(tmp_path, layout):
     run = write_run(tmp_path / "run", [1.0, 2.0])
     (expected,), _ = r.read_results([tmp_path])
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     separators = (",", ":") if layout == "no spaces" else None
     if layout == "other order":
         lines = [dict(reversed(line.items())) for line in lines]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line, separators=separators) + "\n" for line in lines))
+    (run / "metrics.jsonl").write_text(
+        "".join(json.dumps(line, separators=separators) + "\n" for line in lines), encoding="utf-8"
+    )
     (result,), warnings = r.read_results([tmp_path])
     assert warnings == []
     np.testing.assert_array_equal(result.returns, expected.returns)
@@ -127,7 +129,9 @@ def test_finds_runs_at_any_depth_once_and_not_in_checkpoints(tmp_path, monkeypat
         write_run(tmp_path / f"sweep/fm2/s{seed}", [1.0], seed=seed)
     write_run(tmp_path / "sweep/fm2/s0/checkpoints/000001", [1.0], seed=8)
     write_run(tmp_path / "sweep/checkpoints/x", [1.0], seed=9)
-    (tmp_path / "sweep/fm2/config.json").write_text("{}")  # the parent of several seeds has no metrics of its own
+    (tmp_path / "sweep/fm2/config.json").write_text(
+        "{}", encoding="utf-8"
+    )  # the parent of several seeds has no metrics of its own
     monkeypatch.chdir(tmp_path)
     found, warnings = r.read_results([tmp_path, "sweep/fm2/s1", "."])
     assert [result.seed for result in found] == [0, 1, 2] and warnings == []
@@ -148,13 +152,13 @@ def test_a_last_line_that_was_cut_off_is_not_read(tmp_path):
 def test_a_run_that_has_not_begun_or_failed_is_a_result(tmp_path):
     begun = write_run(tmp_path / "begun", [], iterations=5)
     failed = write_run(tmp_path / "failed", [1.0], iterations=5, seed=1)
-    (failed / "failure.txt").write_text("the environment raised:\x1b[31m a wall.\n")
+    (failed / "failure.txt").write_text("the environment raised:\x1b[31m a wall.\n", encoding="utf-8")
     at_once = write_run(tmp_path / "at once", [], iterations=5, seed=2)
     (at_once / "metrics.jsonl").unlink()
-    (at_once / "failure.txt").write_text("no such environment.")
-    (begun / "metrics.jsonl").write_text("")
+    (at_once / "failure.txt").write_text("no such environment.", encoding="utf-8")
+    (begun / "metrics.jsonl").write_text("", encoding="utf-8")
     done = write_run(tmp_path / "done", [1.0], seed=3)
-    (done / "failure.txt").write_text("an earlier attempt failed.")
+    (done / "failure.txt").write_text("an earlier attempt failed.", encoding="utf-8")
     found, warnings = r.read_results([tmp_path])
     assert [len(result.returns) for result in found] == [0, 1, 0, 1] and warnings == []
     assert [result.finished for result in found] == [False, False, False, True]
@@ -182,7 +186,7 @@ def test_a_damaged_run_is_left_out_in_one_sentence(tmp_path, damage):
     file, spoil, complaint = DAMAGES[damage]
     write_run(tmp_path / "whole", [1.0, 2.0])
     run = write_run(tmp_path / "hurt", [1.0, 2.0], seed=1)
-    (run / file).write_text(spoil((run / file).read_text()))
+    (run / file).write_text(spoil((run / file).read_text(encoding="utf-8")))
     found, warnings = r.read_results([tmp_path])
     assert [result.seed for result in found] == [0]
     (warning,) = warnings
@@ -206,8 +210,12 @@ def test_unlike_runs_are_never_averaged(tmp_path):
 def test_methods_of_a_users_own_are_told_apart_without_being_imported(tmp_path):
     for i, (dimension, seed) in enumerate([(10, 0), (20, 0), (20, 1)]):
         run = write_run(tmp_path / str(i), [1.0], dimension=dimension, seed=seed, plugin=None)
-        text = (run / "config.json").read_text().replace('"method": "fm2"', '"method": "no_such_module:row"')
-        (run / "config.json").write_text(text.replace('"plugin": null', '"plugin": "no_such_plugin"'))
+        text = (
+            (run / "config.json")
+            .read_text(encoding="utf-8")
+            .replace('"method": "fm2"', '"method": "no_such_module:row"')
+        )
+        (run / "config.json").write_text(text.replace('"plugin": null', '"plugin": "no_such_plugin"'), encoding="utf-8")
     found, warnings = r.read_results([tmp_path])
     assert warnings == [] and "no_such_module" not in sys.modules
     assert [result.method for result in found] == [f"no_such_module:row, dimension={d}" for d in (10, 20, 20)]
@@ -216,9 +224,9 @@ def test_methods_of_a_users_own_are_told_apart_without_being_imported(tmp_path):
 def test_a_setting_that_came_later_has_its_default_in_older_runs(tmp_path):
     old = write_run(tmp_path / "old", [1.0])
     write_run(tmp_path / "new", [1.0], seed=1)
-    content = json.loads((old / "config.json").read_text())
+    content = json.loads((old / "config.json").read_text(encoding="utf-8"))
     del content["settings"]["clip"]
-    (old / "config.json").write_text(json.dumps(content))
+    (old / "config.json").write_text(json.dumps(content), encoding="utf-8")
     found, _ = r.read_results([tmp_path])
     assert [result.method for result in found] == ["fm2", "fm2"]
 
@@ -251,7 +259,7 @@ def test_a_result_file_says_the_same_in_little_space(tmp_path):
     whole = dataclasses.replace(whole, prediction_errors=1e-4 * rng.random(300), persistence_errors=rng.random(300))
     path = r.write_result(whole, tmp_path / "results")
     assert path == tmp_path / "results" / "Hopper-v5__obs_noise=0.1" / "rpsi-alt" / "3.json"
-    assert path.stat().st_size < 10_000 and "private" not in path.read_text()
+    assert path.stat().st_size < 10_000 and "private" not in path.read_text(encoding="utf-8")
     (kept,), warnings = r.read_results([tmp_path / "results"])
     assert warnings == [] and r.read_results([path])[0][0].source == path
     for name in ("task", "method", "seed", "versions", "iterations", "finished", "failure"):
@@ -262,7 +270,7 @@ def test_a_result_file_says_the_same_in_little_space(tmp_path):
     np.testing.assert_allclose(kept.persistence_errors, whole.persistence_errors, rtol=5e-3)
     assert kept.seconds == pytest.approx(whole.seconds, abs=0.1)
     again = r.write_result(kept, tmp_path / "again")
-    assert again.read_text() == path.read_text()
+    assert again.read_text(encoding="utf-8") == path.read_text(encoding="utf-8")
 
 
 def test_result_files_of_rpsp_0_4_0_are_read_and_replaced(tmp_path):
@@ -274,7 +282,7 @@ def test_result_files_of_rpsp_0_4_0_are_read_and_replaced(tmp_path):
         path = r.write_result(result, nested)
         shutil.copy(path, flat / f"Hopper-v5__fm2__s{seed}.result.json")
     for name in ("0.txt", "a.json", "results.json"):  # are not results
-        (flat / name).write_text("no JSON")
+        (flat / name).write_text("no JSON", encoding="utf-8")
     old, warnings = r.read_results([flat])
     new, _ = r.read_results([nested])
     assert [(k.task, k.method, k.seed) for k in old] == [(k.task, k.method, k.seed) for k in new] and warnings == []
@@ -291,14 +299,14 @@ def test_a_result_file_has_no_numbers_that_json_lacks(tmp_path):
     run = write_run(tmp_path / "run", [1.0, 2.0])
     (whole,), _ = r.read_results([run])
     path = r.write_result(dataclasses.replace(whole, returns=np.array([np.nan, 2.0])), tmp_path)
-    json.loads(path.read_text(), parse_constant=lambda constant: pytest.fail(constant))
+    json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda constant: pytest.fail(constant))
     np.testing.assert_array_equal(r.read_result(path).returns, [np.nan, 2.0])
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     for damage in ("[1.0]", "[[1.0],[2.0]]", "3"):
-        path.write_text(text.replace("[null,2.0]", damage))
+        path.write_text(text.replace("[null,2.0]", damage), encoding="utf-8")
         found, (warning,) = r.read_results([path])
         assert found == [] and "is not the result" in warning
-    path.write_text("[" * 100_000)
+    path.write_text("[" * 100_000, encoding="utf-8")
     assert len(r.read_results([path])[1]) == 1
 
 

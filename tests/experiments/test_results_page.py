@@ -121,12 +121,15 @@ def test_a_readme_shows_it_once_hopper_and_walker2d_have_every_curve(tmp_path: P
     hopper, walker = EVERY[2:]
     assert document([*glanced(hopper), *glanced(walker, "GRU")]).glance == ""
     page, readme = tmp_path / "docs" / "results.md", tmp_path / "README.md"
-    readme.write_text("before\n<!-- glance -->\nold\n<!-- /glance -->\nafter\n")
+    readme.write_text("before\n<!-- glance -->\nold\n<!-- /glance -->\nafter\n", encoding="utf-8")
     written = write([*glanced(hopper), *glanced(walker)], page, readme)
-    text = readme.read_text()
+    text = readme.read_text(encoding="utf-8")
     assert text.startswith("before\n<!-- glance -->\n![") and text.endswith("<!-- /glance -->\nafter\n")
     assert "(docs/figures/glance.png)" in text and "over 3 seeds." in " ".join(text.split()) and "old" not in text
-    for path in (*written, *(page.parent / name for name in re.findall(r"\]\((figures/[^)]+)\)", page.read_text()))):
+    for path in (
+        *written,
+        *(page.parent / name for name in re.findall(r"\]\((figures/[^)]+)\)", page.read_text(encoding="utf-8"))),
+    ):
         assert path.stat().st_size > 100
     with pytest.raises(UsageError, match=r"readme: .*nothing\.md.* has no lines <!-- glance -->"):
         write(glanced(hopper), page, tmp_path / "nothing.md")
@@ -143,7 +146,7 @@ def test_the_command_writes_the_page_and_runs_nothing(tmp_path: Path, capsys: An
         ["paper", "--page", str(page), "--results", str(tmp_path / "results"), "--out", str(tmp_path / "no"), "--json"]
     )
     shown = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert shown["page"][0] == str(page) and "1 run of 1 task" in page.read_text()
+    assert shown["page"][0] == str(page) and "1 run of 1 task" in page.read_text(encoding="utf-8")
     assert all(Path(path).exists() for path in shown["page"]) and not (tmp_path / "no").exists()
     assert (
         (figures / "c.png").exists() and (figures / "mine.png").exists() and not (figures / "c_selected.png").exists()
@@ -196,7 +199,7 @@ def committed(task: str, method: str, steps: float) -> np.ndarray:
 def typed(page: str, row: str) -> list[str]:
     """A row of a table in the docs, digits not grouped."""
     text = (ROOT / "docs" / "training" / page).read_text(encoding="utf8").replace("−", "-")
-    return cells(re.sub(r"(?<=\d)\s(?=\d{3})", "", text), row)
+    return cells(re.sub(r"(?<=\d),(?=\d{3})", "", text), row)
 
 
 def told(values: np.ndarray) -> str:

@@ -62,7 +62,7 @@ def test_a_checkpoint_of_the_same_training_has_the_same_bytes(tmp_path: Path) ->
 def test_a_checkpoint_of_version_0_4_0_is_read_and_saved_in_the_new_format(tmp_path: Path) -> None:
     """`fixtures/run_of_0_4_0` was written by commit 714e83f, whose batches named their fields otherwise (format 2)."""
     old = RunDirectory(Path(__file__).parents[1] / "fixtures" / "run_of_0_4_0")
-    assert '"format": 2' in (old.checkpoints / "000007" / "manifest.json").read_text()
+    assert '"format": 2' in (old.checkpoints / "000007" / "manifest.json").read_text(encoding="utf-8")
     found = old.restore(ALGORITHMS["trpo"])
     assert found is not None and found[1] == []
     training, drawn = found[0], np.linspace(-2, 2, 6)[:, None]
@@ -74,13 +74,13 @@ def test_a_checkpoint_of_version_0_4_0_is_read_and_saved_in_the_new_format(tmp_p
 
     new = RunDirectory(tmp_path)
     path = new.save(training)
-    assert json.loads((path / "manifest.json").read_text())["format"] == FORMAT == 3
+    assert json.loads((path / "manifest.json").read_text(encoding="utf-8"))["format"] == FORMAT == 3
     assert_same(new.read(7, ALGORITHMS["trpo"]), training)
 
 
 def test_the_manifest_and_the_file_must_agree_on_the_format(tmp_path: Path) -> None:
     path = RunDirectory(tmp_path).save(training_of(1)) / "manifest.json"
-    path.write_text(path.read_text().replace('"format": 3', '"format": 2'))
+    path.write_text(path.read_text(encoding="utf-8").replace('"format": 3', '"format": 2'))
     with pytest.raises(FileFormatError, match=r"manifest\.json: is damaged"):
         RunDirectory(tmp_path).read(1, ALGORITHMS["trpo"])
 
@@ -143,7 +143,7 @@ def test_last_best_or_a_number(tmp_path: Path) -> None:
 
 def test_the_manifest_says_what_it_is(tmp_path: Path) -> None:
     path = RunDirectory(tmp_path).save(training_of(12))
-    manifest = json.loads((path / "manifest.json").read_text())
+    manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
     data = (path / "state.safetensors").read_bytes()
     assert path.name == "000012" and manifest["iteration"] == 12 and manifest["samples"] == 1200
     assert manifest["sha256"] == hashlib.sha256(data).hexdigest() and manifest["bytes"] == len(data)
@@ -168,11 +168,11 @@ DAMAGES = {
     "cut off": lambda p: (p / "state.safetensors").write_bytes((p / "state.safetensors").read_bytes()[:-100]),
     "empty": lambda p: (p / "state.safetensors").write_bytes(b""),
     "no manifest": lambda p: (p / "manifest.json").unlink(),
-    "a manifest of something else": lambda p: (p / "manifest.json").write_text("[1, 2]"),
-    "a manifest cut off": lambda p: (p / "manifest.json").write_text('{"sha256": "ab'),
+    "a manifest of something else": lambda p: (p / "manifest.json").write_text("[1, 2]", encoding="utf-8"),
+    "a manifest cut off": lambda p: (p / "manifest.json").write_text('{"sha256": "ab', encoding="utf-8"),
     "no state": lambda p: (p / "state.safetensors").unlink(),
     "nothing there": lambda p: [f.unlink() for f in p.iterdir()],
-    "a file in its place": lambda p: (shutil.rmtree(p), p.write_text("?")),
+    "a file in its place": lambda p: (shutil.rmtree(p), p.write_text("?", encoding="utf-8")),
 }
 
 
@@ -214,8 +214,8 @@ def test_what_a_crash_left_behind_is_swept_away(tmp_path: Path) -> None:
     half.mkdir()
     (half / "state.safetensors").write_bytes(b"half")
     (run.checkpoints / ".000001.4711.gone").mkdir()
-    (tmp_path / ".metrics.jsonl.abc12_45.part").write_text("half")
-    (tmp_path / ".config.json.q2345678.part").write_text("half")
+    (tmp_path / ".metrics.jsonl.abc12_45.part").write_text("half", encoding="utf-8")
+    (tmp_path / ".config.json.q2345678.part").write_text("half", encoding="utf-8")
     assert run.numbers() == [0, 1]
     with run.locked():
         run.clean()
@@ -253,7 +253,7 @@ def test_a_users_own_files_are_not_swept_away(tmp_path: Path) -> None:
     own += ["checkpoints/.DS_Store", "checkpoints/.keep.me", "checkpoints/.000001.best"]
     for name in own:
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("mine")
+        (tmp_path / name).write_text("mine", encoding="utf-8")
     run.clean()
     assert [name for name in own if not (tmp_path / name).exists()] == []
 
@@ -325,7 +325,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> 
     )
     path = str(tmp_path / ".lock")
     with subprocess.Popen(
-        [sys.executable, "-c", code, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8"
     ) as other:
         assert other.stdout is not None and other.stdout.readline() == "held\n"
         with pytest.raises(UsageError, match="in use by another process"), RunDirectory(tmp_path).locked():
@@ -350,6 +350,6 @@ def test_asking_for_the_lock_creates_nothing(tmp_path: Path) -> None:
 
 
 def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(StorageError, match="cannot be written to"), RunDirectory(tmp_path / "file" / "run").locked():
         pass

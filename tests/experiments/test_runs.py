@@ -53,7 +53,7 @@ def test_a_run_directory_is_whole(done: Run) -> None:
         "versions.json",
     }  # fmt: skip
     assert [r["iteration"] for r in done.metrics] == [0, 1, 2, 3, 4]
-    results = json.loads((done.directory / "results.json").read_text())
+    results = json.loads((done.directory / "results.json").read_text(encoding="utf-8"))
     returns = [r["mean_return"] for r in done.metrics]
     assert results["final_return"] == pytest.approx(np.mean(returns)) and results["best_return"] == max(returns)
     assert results["area_under_curve"] == pytest.approx(sum(returns)) and results["iterations"] == 5
@@ -184,7 +184,7 @@ def test_results_of_an_evaluation_survive_a_resume(tmp_path: Path) -> None:
     trained(out, 1)
     assert cli("eval", str(out), "--episodes", "2", "--quiet") == 0
     assert cli("resume", str(out), "--iterations", "2", "--quiet") == 0
-    results = json.loads((out / "results.json").read_text())
+    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
     assert results["iterations"] == 2 and results["evaluation"]["episodes"] == 2
 
 
@@ -462,7 +462,7 @@ def test_a_run_that_fails_at_once_removes_no_file_of_the_user(tmp_path: Path) ->
         """Writes into the run directory, then fails."""
 
         def step(self, action: Any) -> Any:
-            (out / "notes.txt").write_text("mine")
+            (out / "notes.txt").write_text("mine", encoding="utf-8")
             raise RuntimeError("the gearbox is gone")
 
     with pytest.raises(EnvironmentFailure, match="gearbox"):
@@ -493,7 +493,7 @@ MISTAKES = {
     "whole actions": (["tasks:WholeActions-v0"], 2, "whole numbers"),
     "no bounds for SAC": (["tasks:Unbounded-v0", "--method", "fm2-sac", *FLAGS], 2, "give them bounds"),
     "symbols for SAC": (["tasks:Corridor-v0", "--method", "fm2-sac", *FLAGS], 2, "actions that are numbers"),
-    "a reset without a seed": (["tasks:Seedless-v0", *FLAGS], 2, "Seedless.reset takes no seed and no options; let"),
+    "a reset without a seed": (["tasks:Seedless-v0", *FLAGS], 2, "Seedless.reset takes no seed and no options; define"),
     "a word for a count": (["tasks:Drift-v0", "--iterations", "abc"], 2, "iterations: 'abc' is not a whole number; see"),
     "a word for a step": (["tasks:Drift-v0", "--max-kl=x"], 2, "max_kl: 'x' is not a number; see"),
     "commas in a list": (["tasks:Drift-v0", "--hidden", "16,16"], 2, "'16,16' is not a list of whole numbers, as in"),
@@ -570,7 +570,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(mistake: str, tmp_path: Pa
     arguments, code, words = MISTAKES[mistake]
     for name, content in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(content)
+        (tmp_path / name).write_text(content, encoding="utf-8")
     before = {str(p): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     command = arguments if arguments[:1] in (["resume"], ["eval"]) else ["train", *arguments]
     assert cli(*command) == code
@@ -658,17 +658,17 @@ def test_an_environment_that_is_no_longer_what_it_was_is_refused(tmp_path: Path,
 
 def test_the_time_of_a_run_is_that_of_all_its_parts(tmp_path: Path) -> None:
     out = trained(tmp_path / "run", 1).directory
-    lines = (out / "metrics.jsonl").read_text().replace('"acting_seconds": ', '"acting_seconds": 100')
-    (out / "metrics.jsonl").write_text(lines)
+    lines = (out / "metrics.jsonl").read_text(encoding="utf-8").replace('"acting_seconds": ', '"acting_seconds": 100')
+    (out / "metrics.jsonl").write_text(lines, encoding="utf-8")
     assert cli("resume", str(out), "--iterations", "2") == 0
-    assert json.loads((out / "results.json").read_text())["wall_seconds"] > 100
+    assert json.loads((out / "results.json").read_text(encoding="utf-8"))["wall_seconds"] > 100
 
 
 SLOW = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(0.01); print('imported')"
 
 
 def test_an_import_is_not_cut_short(tmp_path: Path, cache: Path) -> None:
-    (tmp_path / "slowly.py").write_text(SLOW)
+    (tmp_path / "slowly.py").write_text(SLOW, encoding="utf-8")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     process = spawn(
         cache, "train", "CartPole-v1", "--plugin", "slowly", "--out", str(tmp_path / "run"), PYTHONPATH=path

@@ -139,7 +139,7 @@ def test_a_mistake_that_only_the_environment_knows_is_found_before_anything_runs
         ({"samples": 19}, "less than one episode"),
         ({"max_kl": -1.0}, "max_kl"),
     ):
-        (tmp_path / "mine.toml").write_text(toml(SMALL | given))
+        (tmp_path / "mine.toml").write_text(toml(SMALL | given), encoding="utf-8")
         assert cli("sweep", "mine.toml") == 2
         error = capsys.readouterr().err
         assert words in error and len(error.splitlines()) == 1
@@ -160,7 +160,7 @@ def test_what_is_left_is_reckoned_from_runs_of_the_same_kind_or_guessed(tmp_path
                               "iterations": 10})  # fmt: skip
     jobs = {job.name: job for job in prepare(sweep, tmp_path)}
     new = {name: Standing(job, 0, False, False, None, None) for name, job in jobs.items()}
-    started = json.loads((Path(rpsp_file()) / "speeds.json").read_text())["start_seconds"]
+    started = json.loads((Path(rpsp_file()) / "speeds.json").read_text(encoding="utf-8"))["start_seconds"]
     guess = expected_speed(jobs["Hopper-v5/fm2/s0"].config)
     one = started + guess.initial_seconds + 10 * guess.iteration_seconds
     assert remaining_seconds(list(new.values()), 6) == (pytest.approx(one), 6), "all at once"
@@ -190,7 +190,7 @@ def rpsp_file() -> Path:
 
 
 def swept(cache: Path, content: dict[str, Any], *flags: str, **more: str) -> Any:
-    Path("mine.toml").write_text(toml(content))
+    Path("mine.toml").write_text(toml(content), encoding="utf-8")
     return spawn(cache, "sweep", "mine.toml", "--out", "out", *flags, **more)
 
 
@@ -261,7 +261,7 @@ def test_what_fails_is_named_and_does_not_hinder_the_others(cache: Path, tmp_pat
     first, *rest = error.splitlines()
     (name,) = (run.place for run in Sweep.of(content).runs if run.config.iterations == 40)
     assert process.returncode == 6 and "1 of 2 runs failed" in first and "rpsp sweep mine.toml --out out" in first
-    sentence = (tmp_path / "out" / name / FAILURE).read_text().strip()
+    sentence = (tmp_path / "out" / name / FAILURE).read_text(encoding="utf-8").strip()
     assert "gearbox" in sentence and rest == [f"{name}: {sentence}"]
     results = json.loads(printed.splitlines()[-1])
     assert results["finished"] == 1 and results["failed"] == {name: sentence}
@@ -279,14 +279,14 @@ def test_a_directory_of_another_configuration_is_refused(tmp_path: Path, capsys:
         ({"samples": 80}, "samples: 'out/"),
         ({"iterations": 1}, "iterations: 1 is less than the 2 already done in 'out/"),
     ):
-        Path("mine.toml").write_text(toml(SMALL | given))
+        Path("mine.toml").write_text(toml(SMALL | given), encoding="utf-8")
         assert cli("sweep", "mine.toml", "--out", "out") == 2
         error = capsys.readouterr().err
         assert words in error and "--out" in error and len(error.splitlines()) == 1
-    Path("mine.toml").write_text(toml(SMALL))
+    Path("mine.toml").write_text(toml(SMALL), encoding="utf-8")
     with RunDirectory(Path("out")).locked():
         assert cli("sweep", "mine.toml", "--out", "out") == 0, "there is nothing to do"
-        Path("mine.toml").write_text(toml(SMALL | {"seeds": 2}))
+        Path("mine.toml").write_text(toml(SMALL | {"seeds": 2}), encoding="utf-8")
         assert cli("sweep", "mine.toml", "--out", "out") == 2
     assert "'out' is in use by another process" in capsys.readouterr().err
     assert contents(tmp_path / "out") == before

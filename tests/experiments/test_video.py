@@ -139,7 +139,7 @@ def test_mp4(tmp_path):
     program = video.encoder()
     assert program is not None
     read = subprocess.run(
-        [program, "-i", str(tmp_path / "a.mp4"), "-f", "null", "-"], capture_output=True, text=True, check=True
+        [program, "-i", str(tmp_path / "a.mp4"), "-f", "null", "-"], capture_output=True, encoding="utf-8", check=True
     )
     assert re.findall(r"frame=\s*(\d+)", read.stderr)[-1] == "7" and "1280x576" in read.stderr
 
@@ -221,7 +221,9 @@ def headless():
 
 
 def test_the_ghost_of_a_perfect_belief_is_where_the_robot_will_be(headless):
-    done = subprocess.run([sys.executable, "-c", GHOST], env=headless, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", GHOST], env=headless, capture_output=True, encoding="utf-8", check=False
+    )
     assert done.returncode == 0, done.stderr
     overlap, overlap_of_the_present, untouched = done.stdout.split()
     assert float(overlap) > 0.97 and float(overlap_of_the_present) < 0.8 and untouched == "True"
@@ -231,7 +233,7 @@ def test_command(tmp_path, headless):
     out = tmp_path / "run"
     rpsp.train("InvertedPendulum-v5", "fm2", iterations=1, samples=200, exploration_episodes=5, out=out, verbose=False)
     command = [sys.executable, "-m", "rpsp.cli", "watch", str(out), "--format", "gif", "--steps", "6", "--json"]
-    done = subprocess.run(command, env=headless, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=headless, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout.splitlines()[-1])
     assert results["video"] == str(out / "video" / "000001-seed0.gif") and results["video"] in done.stdout

@@ -197,7 +197,7 @@ for i in range(30):
             pass
 print("done")
 """
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, encoding="utf-8")
     assert process.stdout is not None
     while process.stdout.readline() != "9\n":
         pass

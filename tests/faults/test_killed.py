@@ -169,7 +169,7 @@ def test_killed_while_it_saves_every_checkpoint_is_readable(tmp_path: Path) -> N
     done = subprocess.run(
         [sys.executable, "-c", SAVE_FOR_EVER, str(tmp_path / "template"), str(kills), *places],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         timeout=900,
     )
     assert done.returncode == 0, done.stderr

@@ -31,7 +31,7 @@ def test_hostile_files_run_nothing_and_are_refused_in_a_sentence(tmp_path: Path)
     done = subprocess.run(
         [sys.executable, hostile.__file__, str(tmp_path)],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         timeout=300,
         env=os.environ | {"JAX_PLATFORMS": "cpu"},
     )
@@ -65,7 +65,7 @@ def test_names_in_files_lead_nowhere(tmp_path: Path) -> None:
     source = tmp_path / "in.result.json"
     for label in ("../../../evil", "/etc/evil", "a/b", "..", "C:\\evil", "\x00evil", "~root"):
         settings = hostile.SETTINGS | {"env": label, "method": label}
-        source.write_text(json.dumps(hostile.RESULT | {"settings": settings}))
+        source.write_text(json.dumps(hostile.RESULT | {"settings": settings}), encoding="utf-8")
         written = write_result(read_result(source), tmp_path / "out")
         assert written.resolve().parents[2] == (tmp_path / "out").resolve()
     files = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
@@ -76,7 +76,9 @@ def test_names_in_files_lead_nowhere(tmp_path: Path) -> None:
 
 
 def test_every_promise_names_a_test_that_there_is() -> None:
-    rows = re.findall(r"^\| (\d+) \|.*?`(test_\w+\.py)`", (ROOT / "docs" / "promises.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (\d+) \|.*?`(test_\w+\.py)`", (ROOT / "docs" / "promises.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert [int(row) for row, _ in rows] == list(range(1, 15))
     assert all((Path(__file__).parent / name).exists() for _, name in rows)
 
@@ -128,7 +130,9 @@ def requirements(name: str, extras: set[str], seen: dict[str, Any]) -> None:
 
 
 def test_every_dependency_is_pinned_as_it_was_tested() -> None:
-    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
+    lines = [
+        line for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if line and line[0] != "#"
+    ]
     assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9.+!]+", line) for line in lines), "names and versions only"
     pinned = {re.sub(r"[-_.]+", "-", name).lower(): version for name, _, version in (p.partition("==") for p in lines)}
     needed: dict[str, Any] = {}

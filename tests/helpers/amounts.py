@@ -27,7 +27,7 @@ def report(row: int, sentence: str) -> None:
 def publish(log: Path, page: Path) -> None:
     """Print the figures of `make faults` by row, and put them into the last column of the page's table."""
     figures: dict[int, list[str]] = {}
-    for line in log.read_text().splitlines():
+    for line in log.read_text(encoding="utf-8").splitlines():
         figures.setdefault(json.loads(line)["row"], []).append(json.loads(line)["figure"])
     for row, sentences in sorted(figures.items()):
         print("\n".join(f"{row:3d}  {sentence}" for sentence in sentences))
@@ -36,7 +36,9 @@ def publish(log: Path, page: Path) -> None:
         sentences = figures.get(int(found[2]))
         return found[0] if sentences is None else f"{found[1]}| {'; '.join(dict.fromkeys(sentences))} |"
 
-    page.write_text(re.sub(r"^(\| (\d+) \|.*)\|[^|\n]*\|$", filled, page.read_text(), flags=re.MULTILINE))
+    page.write_text(
+        re.sub(r"^(\| (\d+) \|.*)\|[^|\n]*\|$", filled, page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    )
 
 
 if __name__ == "__main__":

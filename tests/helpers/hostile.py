@@ -209,7 +209,7 @@ def checkpoint(run: Path, state: Callable[[bytes], bytes]) -> None:
     """Put another state into the only checkpoint, with the manifest that belongs to it."""
     (place,) = (run / "checkpoints").iterdir()
     data = state((place / "state.safetensors").read_bytes())
-    counters = json.loads((place / "manifest.json").read_text())
+    counters = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
     (place / "state.safetensors").write_bytes(data)
     (place / "manifest.json").write_bytes(_manifest(data, counters))
 
@@ -295,15 +295,15 @@ def attacks(model: bytes, run: Path) -> dict[str, Callable[[Path], Any]]:
     for name, change in CONFIGS.items():
 
         def configure(run: Path, change: Callable[[Any], Any] = change) -> None:
-            content = json.loads((run / "config.json").read_text())
-            (run / "config.json").write_text(json.dumps(change(content)))
+            content = json.loads((run / "config.json").read_text(encoding="utf-8"))
+            (run / "config.json").write_text(json.dumps(change(content)), encoding="utf-8")
 
         directory("config", name, configure, read_config)
     (place,) = (run / "checkpoints").iterdir()
     inside = f"checkpoints/{place.name}"
     for name in ("config.json", "spaces.json", f"{inside}/state.safetensors", f"{inside}/manifest.json"):
         directory("sparse", name, lambda run, name=name: sparse(run / name), load_agent)
-        directory("deep", name, lambda run, name=name: (run / name).write_text(DEEP), load_agent)
+        directory("deep", name, lambda run, name=name: (run / name).write_text(DEEP, encoding="utf-8"), load_agent)
         directory("device", name, lambda run, name=name: zeros(run / name), load_agent)
     file("sparse", "recording", lambda: b"", lambda path: (sparse(path), rpsp.load_episodes(path)), ".npz")
     return found
@@ -319,14 +319,14 @@ def main() -> None:
     where = Path(sys.argv[1])
     os.chdir(where)
     sys.path.append(str(where))
-    Path("stranger.py").write_text(TOUCH + "\n")
+    Path("stranger.py").write_text(TOUCH + "\n", encoding="utf-8")
     rng = np.random.default_rng(0)
     episodes = [(rng.normal(size=(31, 2)), rng.normal(size=(30, 1))) for _ in range(6)]
     rpsp.PredictiveStateModel("gru", size=4, epochs=0).fit(episodes).save("model.safetensors")
     tiny = {"samples": 60, "exploration_episodes": 4, "num_envs": 3, "max_episode_steps": 20}
     run = rpsp.train("CartPole-v1", "fm2", out="whole", iterations=0, verbose=False, **tiny).directory
     assert len(RunDirectory(run).numbers()) == 1 and set(COUNTERS) <= set(
-        json.loads(next(run.glob("c*/*/m*")).read_text())
+        json.loads(next(run.glob("c*/*/m*")).read_text(encoding="utf-8"))
     )
     outcomes = {}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -23,12 +23,14 @@ def write_run(
     amounts = {"samples": SAMPLES, "exploration_episodes": 10, "max_episode_steps": 200, "num_envs": 10}
     config = configured({"env": "Hopper-v5", "method": "fm2", "iterations": len(returns), **amounts, **given})
     directory.mkdir(parents=True)
-    (directory / "config.json").write_text(json.dumps(dataclasses.asdict(config), indent=2))
-    (directory / "versions.json").write_text(json.dumps({"rpsp": "1.0", "jax": "0.10", **(versions or {})}))
+    (directory / "config.json").write_text(json.dumps(dataclasses.asdict(config), indent=2), encoding="utf-8")
+    (directory / "versions.json").write_text(
+        json.dumps({"rpsp": "1.0", "jax": "0.10", **(versions or {})}), encoding="utf-8"
+    )
     first = {"exploration_samples": EXPLORED, "exploration_return": 7.91, "state_size": 11, "prediction_error": 0.5,
              "persistence_error": 0.25, "exploration_seconds": 1.0, "initialisation_seconds": 2.0}  # fmt: skip
     lines = [first, *(iteration(i, value) for i, value in enumerate(returns))]
-    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return directory
 
 

@@ -35,7 +35,7 @@ def spawn(cache: Path, *arguments: str, code: str = COMMAND, **more: str) -> sub
         env=environment | more,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
     )
 
 
@@ -49,7 +49,7 @@ def at_checkpoint(process: subprocess.Popen, directory: Path, number: int, patie
 
 def metrics(directory: Path) -> list[str]:
     """The lines of metrics without what is measured by the clock, to be compared as text."""
-    lines = (directory / "metrics.jsonl").read_text().splitlines()
+    lines = (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     timed = re.compile(r'"\w+(_seconds|_per_second)": [^,}]+')
     return [timed.sub("", line) for line in lines]
 

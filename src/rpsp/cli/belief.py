@@ -6,11 +6,12 @@ from pathlib import Path
 
 from rpsp.cli.printing import console, print_json, speaker, table
 from rpsp.experiments import config as configs
-from rpsp.experiments import fitting
 
 
 def fit(config: configs.FitConfig) -> None:
     """Fit a predictive-state model and print its held-out errors."""
+    from rpsp.experiments import fitting  # start-up time of --help: it imports jax and matplotlib
+
     say = speaker(config.quiet)
     results = fitting.fit(config, say)
     directory = Path(results["directory"])
@@ -28,6 +29,8 @@ def fit(config: configs.FitConfig) -> None:
 
 def inspect(config: configs.InspectConfig) -> None:
     """Draw the predictions of a fitted model beside what was observed."""
+    from rpsp.experiments import fitting  # start-up time of --help: it imports jax and matplotlib
+
     say = speaker(config.quiet)
     paths = [str(path) for path in fitting.inspect(Path(config.directory), config.horizon)]
     for path in paths:

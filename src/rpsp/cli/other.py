@@ -9,7 +9,6 @@ from pathlib import Path
 
 from rpsp.cli.printing import console, print_json, speaker, table
 from rpsp.experiments import config as configs
-from rpsp.experiments import doctor as diagnosis
 from rpsp.experiments.methods import METHODS
 
 
@@ -61,6 +60,8 @@ def methods(config: configs.MethodsConfig) -> None:
 
 def doctor(config: configs.DoctorConfig) -> None:
     """Print versions, devices, rendering back end and extras of this machine."""
+    from rpsp.experiments import doctor as diagnosis  # start-up time of --help: it imports jax
+
     report = diagnosis.examine()
     shown = table("", "what", "found")
     for section, findings in report.items():

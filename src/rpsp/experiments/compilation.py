@@ -105,7 +105,7 @@ def cache_directory() -> Path | None:
 def _machine() -> str:
     """Return a short hash of the CPU's model and instruction set, or of the machine's name if these are unknown."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         known = {line for line in lines if line.partition(":")[0].strip() in CPU_FIELDS}
     except OSError:
         known = set()

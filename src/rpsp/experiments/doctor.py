@@ -43,7 +43,13 @@ def rendering() -> str:
     environment = {**os.environ, "MUJOCO_GL": os.environ.get("MUJOCO_GL", "egl")}
     try:
         tried = subprocess.run(
-            [sys.executable, "-c", RENDER], env=environment, capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-c", RENDER],
+            env=environment,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=60,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return "does not respond; on Debian: apt-get install libegl1"
