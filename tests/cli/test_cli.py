@@ -156,13 +156,17 @@ def test_every_command_has_a_handler():
     assert set(HANDLERS) == set(COMMANDS.values()) and len(set(HANDLERS.values())) == len(COMMANDS)
 
 
+UTF8 = os.environ | {"PYTHONIOENCODING": "utf-8"}
+"""`main` leaves the streams of a program that calls it alone."""
+
+
 def test_help_comes_at_once():
     """Without jax, matplotlib or gymnasium; the best of three, for other things run on this machine."""
     code = (
         "import atexit, sys, rpsp.cli; heavy = {'jax', 'matplotlib', 'gymnasium', 'mujoco'}; "
         "atexit.register(lambda: print('found', heavy & set(sys.modules), file=sys.stderr)); rpsp.cli.main(['--help'])"
     )
-    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, encoding="utf-8")
+    shown = subprocess.run([sys.executable, "-c", code], env=UTF8, check=True, capture_output=True, encoding="utf-8")
     assert shown.stderr == "found set()\n" and "train" in shown.stdout
     times = []
     for _ in range(3):
@@ -333,14 +337,14 @@ def test_a_reader_that_leaves_early_is_no_error():
     assert (found.returncode, found.stderr) == (141, b"")
 
 
-@pytest.mark.parametrize("environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C"}])
+@pytest.mark.parametrize("environment", [{"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "1"}, {"LC_ALL": "C"}])
 def test_help_can_be_printed_in_ascii(environment, tmp_path):
     command = [sys.executable, "-m", "rpsp"]
     given = {"env": os.environ | environment, "cwd": tmp_path, "capture_output": True, "timeout": 120}
     shown = subprocess.run([*command, "train", "--help"], **given)
     assert shown.returncode == 0, shown.stderr
     assert "--discount" in shown.stdout.decode()
-    wrong = subprocess.run([*command, "eval", "δ±中"], **given)
+    wrong = subprocess.run([*command, "eval", "δ±中".encode()], **given)
     assert wrong.returncode == 3 and b"Traceback" not in wrong.stderr
     if "PYTHONIOENCODING" in environment:
         assert b"factor gamma." in shown.stdout

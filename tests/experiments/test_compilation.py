@@ -127,7 +127,7 @@ def test_machines_of_another_kind_have_a_directory_of_their_own(home: Path, monk
     kinds = [info, info + info.replace(": 0", ": 1"), info.replace("avx", "avx avx2"), info.replace("Some", "Other")]
     found = []
     for kind in kinds:
-        monkeypatch.setattr(Path, "read_text", lambda self, kind=kind: kind)
+        monkeypatch.setattr(Path, "read_text", lambda self, encoding, kind=kind: kind)
         found.append(cache_directory())
     assert found[0] == found[1] and len(set(found)) == 3
 

@@ -411,7 +411,7 @@ for wrong in (
     except rpsp.errors.UsageError as error:
         print(error)
 """
-    process = spawn(tmp_path / "compiled", code=program)
+    process = spawn(tmp_path / "compiled", code=program, PYTHONIOENCODING="utf-8")
     said, error = process.communicate(timeout=120)
     assert process.returncode == 0, error
     train, seed, make, model = said.splitlines()

@@ -70,8 +70,14 @@ def test_names_in_files_lead_nowhere(tmp_path: Path) -> None:
         assert written.resolve().parents[2] == (tmp_path / "out").resolve()
     files = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
     assert {(path.parts[0], len(path.parts)) for path in files} == {("in.result.json", 1), ("out", 4)}
-    for name in ("１２３４５６", "9" * 200, "1e6", "-00001", "12"):
-        (tmp_path / "run" / "checkpoints" / name).mkdir(parents=True)
+    for name in (
+        "１２３４５６".encode(),
+        b"9" * 200,
+        b"1e6",
+        b"-00001",
+        b"12",
+    ):  # bytes: the locale may know only ASCII
+        (tmp_path / "run" / "checkpoints" / os.fsdecode(name)).mkdir(parents=True)
     assert RunDirectory(tmp_path / "run").numbers() == []
 
 

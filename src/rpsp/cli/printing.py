@@ -140,7 +140,8 @@ def replace_unprintable() -> None:
     """Let stdout and stderr replace characters that their encoding does not have, instead of raising an error."""
     codecs.register_error("rpsp", _in_ascii)
     for stream in (sys.stdout, sys.stderr):
-        defaults = ("strict", "backslashreplace")  # of Python; leave another choice of the user alone
+        # The defaults of Python, the last one in the C locale. Another choice is the user's and stays.
+        defaults = ("strict", "backslashreplace", "surrogateescape")
         if isinstance(stream, io.TextIOWrapper) and stream.errors in defaults:
             stream.reconfigure(errors="rpsp")
 
