@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparing import KEY
+from comparing import KEY, bits_equal, leaves
 from jax.flatten_util import ravel_pytree
 
 from rpsp.algorithms.base import everything, filter_only, policy_only
@@ -56,14 +56,6 @@ def window_agent(policy: type[AbstractPolicy] = GaussianPolicy) -> Agent:
 def gru_agent() -> Agent:
     gru = GRU(2, OBS, ACT, key=jax.random.key(1))
     return Agent(gru, shaken(GaussianPolicy(2, ACT, hidden=(3,), key=jax.random.key(0))))
-
-
-def leaves(tree: Any) -> list[np.ndarray]:
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
-
-
-def bits_equal(one: Any, other: Any) -> bool:
-    return all(a.tobytes() == b.tobytes() for a, b in zip(leaves(one), leaves(other), strict=True))
 
 
 @pytest.mark.parametrize(
