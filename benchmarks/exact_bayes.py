@@ -15,7 +15,7 @@ from benchmarks.systems import bayes_predictions, controlled_hmm, one_hot, simul
 from rpsp.data.batches import pack
 from rpsp.filters.base import AbstractFilter, compiled_unroll, predictions
 from rpsp.filters.tabular import fit_tabular
-from rpsp.filters.two_stage import TwoStageSettings, fit_two_stage, one_hot_maps
+from rpsp.filters.two_stage import KernelBayes, fit_two_stage, one_hot_maps
 
 EPISODES = (30, 100, 300, 1000, 3000, 10_000)
 STEPS, MODELS = 40, 10
@@ -35,7 +35,7 @@ def main() -> dict[str, Any]:
             predicted = predictions(filter, compiled_unroll(filter, batch), batch.actions)
             return float(np.sqrt(np.mean((np.asarray(predicted) - exact) ** 2)))
 
-        settings = TwoStageSettings(
+        settings = KernelBayes(
             past=2,
             future=2,
             padded=False,

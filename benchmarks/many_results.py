@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from rpsp.experiments.comparison import compare
-from rpsp.experiments.config import configured
+from rpsp.experiments.configure import configured
 from rpsp.experiments.results import read_results
 from rpsp.experiments.versions import versions
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from rpsp.experiments.config import TrainConfig, configured
+from rpsp.experiments.config import TrainConfig
+from rpsp.experiments.configure import configured
 from rpsp.experiments.resolve import environment_maker, resolve
 from rpsp.experiments.runs import ingredients
-from rpsp.training.loop import Recipe, TrainingSettings
+from rpsp.training.state import Recipe, TrainingSettings
 
 
 class Prepared(NamedTuple):

@@ -21,7 +21,7 @@ TASK, ITERATIONS = "Hopper-v5", 7  # three of them refit, so that the median doe
 
 
 def main() -> None:
-    methods = {f"{row.belief}, {row.update}": row.name for row in reversed(METHODS.values()) if row.name != "tabular"}
+    methods = {row.composition: row.name for row in reversed(METHODS.values()) if row.name != "tabular"}
     sweep = sweeps.Sweep.of(
         {"tasks": [TASK], "methods": list(methods.values()), "iterations": ITERATIONS, "device": "cpu"}
     )

@@ -19,6 +19,7 @@ import numpy as np
 import optax
 import tyro
 from jaxtyping import Array, Float, PRNGKeyArray
+from rpsp.experiments.recipes import Belief
 
 import rpsp
 from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics, policy_only
@@ -35,7 +36,6 @@ from rpsp.algorithms.policies import Agent
 from rpsp.data.batches import Batch
 from rpsp.experiments.checkpoints import READABLE
 from rpsp.experiments.methods import Method, MethodSettings
-from rpsp.experiments.recipes import Belief
 from rpsp.filters.base import AbstractFilter, unroll
 from rpsp.filters.refinement import refine
 

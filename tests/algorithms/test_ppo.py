@@ -109,7 +109,7 @@ def test_the_first_gradient_is_the_policy_gradient(bootstrap: bool) -> None:
     """One minibatch of the whole batch: every ratio is 1, and Adam's first step is −η sign(g)."""
     agent, batch = gru_agent(), batch_of(0)
     algorithm = Ppo(
-        1e-3, epochs=1, minibatch=30, bootstrap=bootstrap, scale_rewards=False, normalise=False, hidden=(4,)
+        1e-3, passes=1, minibatch=30, bootstrap=bootstrap, scale_rewards=False, normalise=False, hidden=(4,)
     )
     state: PpoMemory = algorithm.init(agent, key=KEY)
     state = state._replace(critic=eqx.tree_at(lambda c: c.layers[-1].bias, state.critic, jnp.asarray([1.5])))
@@ -189,7 +189,7 @@ def test_a_gradient_that_is_not_finite_is_not_followed() -> None:
     """Of two minibatches one has a gradient whose norm overflows. The other is learned from."""
     agent, batch = gru_agent(), batch_of(0)
     np.asarray(batch.rewards)[0, 0] = 1e18
-    algorithm = Ppo(epochs=1, minibatch=15, value_weight=1e10, scale_rewards=False, normalise=False, hidden=(4,))
+    algorithm = Ppo(passes=1, minibatch=15, value_weight=1e10, scale_rewards=False, normalise=False, hidden=(4,))
     new, memory, found = algorithm.step(agent, algorithm.init(agent, key=KEY), batch, key=KEY)
     assert found["skipped"] == 0.5
     assert not bits_equal(agent.policy, new.policy)
@@ -200,7 +200,7 @@ def test_epochs_end_when_the_policy_has_changed_enough() -> None:
     agent, batch = gru_agent(), batch_of(0)
     done = {}
     for target in (1e-6, 0.03):
-        algorithm = Ppo(1e-2, epochs=20, minibatch=8, hidden=(4,), target_kl=target)
+        algorithm = Ppo(1e-2, passes=20, minibatch=8, hidden=(4,), target_kl=target)
         _, _, found = algorithm.step(agent, algorithm.init(agent, key=KEY), batch, key=KEY)
         done[target] = int(found["epochs_done"])
         assert found["kl"] > target
@@ -218,7 +218,7 @@ def test_after_a_change_of_units_it_goes_on_as_if_they_had_always_been_these() -
     ratio = np.asarray(second.mu) / np.where(first.mu == 0, 1, first.mu)
     assert set(np.round(ratio[np.asarray(first.mu) != 0], 4)) == {1.0, 0.5}, "only the first layers' weights"
     np.testing.assert_allclose(np.asarray(second.nu), np.asarray(first.nu) * ratio**2, rtol=1e-4, atol=1e-12)
-    once = Ppo(1e-3, epochs=1, minibatch=30, max_norm=1e9, hidden=(4,))
+    once = Ppo(1e-3, passes=1, minibatch=30, max_norm=1e9, hidden=(4,))
     steps = []
     for before, kept in ((agent, memory), (doubled, moved)):
         after, remembered, _ = once.step(before, kept, batch, key=KEY)

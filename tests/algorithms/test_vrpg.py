@@ -27,7 +27,7 @@ from rpsp.data.scaling import Scaling
 from rpsp.errors import UsageError
 from rpsp.filters.base import Concatenated, compiled_unroll, trainable
 from rpsp.filters.memory import GRU, observation_window
-from rpsp.filters.two_stage import TwoStageSettings, fit_two_stage
+from rpsp.filters.two_stage import KernelBayes, fit_two_stage
 
 OBS, ACT = 2, 1
 
@@ -65,7 +65,7 @@ def gru_agent() -> Agent:
 @cache
 def psr_agent() -> Agent:
     """The paper's filter and two frames: it has constants, and parameters that no loss of VRPG looks at (W_hor)."""
-    chosen = TwoStageSettings(past=3, future=2, dimension=3, history_dimension=8, frequencies=20)
+    chosen = KernelBayes(past=3, future=2, dimension=3, history_dimension=8, frequencies=20)
     psr = fit_two_stage(pack(episodes_of(3, (12,) * 20)), chosen, rng=np.random.default_rng(0))
     filter = Concatenated(psr, observation_window(1, OBS, ACT))
     return Agent(filter, policy_on(filter.size))
@@ -282,7 +282,7 @@ def test_prediction_weight_0_drops_the_prediction_loss() -> None:
 
 def test_a_step_never_leaves_the_trust_region() -> None:
     max_kl = 0.01
-    algorithm, now = Vrpg(0.1, max_kl=max_kl), gru_agent()
+    algorithm, now = Vrpg(0.1, filter_kl=max_kl), gru_agent()
     state, fractions = algorithm.init(now, key=KEY), []
     for seed in range(4):
         batch = batch_of(seed)
@@ -298,14 +298,14 @@ def test_a_step_never_leaves_the_trust_region() -> None:
 
 def test_a_step_too_long_for_the_trust_region_is_given_up() -> None:
     agent, batch = gru_agent(), batch_of(0)
-    algorithm = Vrpg(1e6, max_kl=0.01)
+    algorithm = Vrpg(1e6, filter_kl=0.01)
     new, _, found = algorithm.step(agent, algorithm.init(agent, key=KEY), batch, key=KEY)
     assert bits_equal(agent, new)
     assert found["skipped"] == 1 and found["step_fraction"] == found["kl"] == 0
 
 
 @pytest.mark.parametrize(
-    "algorithm", [Vrpg(prediction_weight=3.0), Vrpg(0.1, max_kl=0.01)], ids=["free", "trust region"]
+    "algorithm", [Vrpg(prediction_weight=3.0), Vrpg(0.1, filter_kl=0.01)], ids=["free", "trust region"]
 )
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 def test_a_batch_that_is_not_finite_is_skipped_and_forgotten(poison: float, algorithm: AbstractAlgorithm) -> None:
@@ -353,7 +353,7 @@ def test_prediction_improves_and_one_shape_compiles_once() -> None:
 def test_it_finds_the_best_action() -> None:
     """A bandit: reward −(a − 0.5)² in one-step episodes."""
     agent = Agent(observation_window(1, 1, 1), GaussianPolicy(1, 1, hidden=(2,), key=jax.random.key(0)))
-    algorithm, rng = Vrpg(0.05, max_kl=0.05), np.random.default_rng(0)
+    algorithm, rng = Vrpg(0.05, filter_kl=0.05), np.random.default_rng(0)
     state, act = algorithm.init(agent, key=KEY), eqx.filter_jit(lambda agent: agent.policy(jnp.zeros(1)))
     for _ in range(40):
         dist = act(agent)

@@ -28,11 +28,11 @@ from rpsp.experiments.agents import TrainedAgent
 from rpsp.experiments.export import compare, export, policy_bytes
 from rpsp.experiments.onnx_graph import difference, graph_bytes
 from rpsp.filters.base import AbstractFilter, Concatenated, step
-from rpsp.filters.inference import InferenceSettings, fit_inference
+from rpsp.filters.inference import Inference, fit_inference
 from rpsp.filters.kernel_bayes import KernelBayesFilter
 from rpsp.filters.memory import GRU, observation_window
-from rpsp.filters.tabular import TabularSettings, fit_tabular
-from rpsp.filters.two_stage import TwoStageSettings, fit_two_stage, one_hot_maps
+from rpsp.filters.tabular import Tabular, fit_tabular
+from rpsp.filters.two_stage import KernelBayes, fit_two_stage, one_hot_maps
 from rpsp.training.actions import units_of
 
 SCRIPT = Path(acting_template.__file__)
@@ -58,13 +58,13 @@ def discrete() -> Batch:
 
 @cache
 def kernel_bayes() -> KernelBayesFilter:
-    settings = TwoStageSettings(past=4, future=2, dimension=6, history_dimension=20, frequencies=40)
+    settings = KernelBayes(past=4, future=2, dimension=6, history_dimension=20, frequencies=40)
     return fit_two_stage(continuous(), settings, rng=np.random.default_rng(0))
 
 
 @cache
 def inference() -> AbstractFilter:
-    settings = InferenceSettings(past=4, future=2, bumps=20, rounds=1, bends=(0.01,))
+    settings = Inference(past=4, future=2, bumps=20, rounds=1, bends=(0.01,))
     return fit_inference(continuous(), continuous(), settings, rng=np.random.default_rng(0))
 
 
@@ -77,7 +77,7 @@ FILTERS = {
     "inference + gru + window": lambda: Concatenated(
         inference(), Concatenated(GRU(5, 2, 1, key=jax.random.key(1)), observation_window(1, 2, 1))
     ),
-    "tabular": lambda: fit_tabular(discrete(), discrete(), TabularSettings(future=2, max_rank=3)),
+    "tabular": lambda: fit_tabular(discrete(), discrete(), Tabular(future=2, max_rank=3)),
     "window on symbols": lambda: observation_window(2, 3, 2),
 }
 

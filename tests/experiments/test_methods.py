@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tasks
 from processes import PATH
+from rpsp.experiments.recipes import BELIEFS, UPDATES, recipe, unused
 
 import rpsp
 from rpsp.algorithms.policies import Agent
@@ -23,7 +24,6 @@ from rpsp.data.batches import pack
 from rpsp.errors import FileFormatError
 from rpsp.experiments import checkpoints
 from rpsp.experiments.methods import METHODS, MethodSettings
-from rpsp.experiments.recipes import BELIEFS, UPDATES, recipe, unused
 from rpsp.experiments.resolve import read_config
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.runs import Run, ingredients

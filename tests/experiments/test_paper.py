@@ -16,7 +16,7 @@ from rpsp.cli import main
 from rpsp.envs.tasks import TASKS
 from rpsp.errors import UsageError
 from rpsp.experiments import paper
-from rpsp.experiments.config import configured, usual_samples
+from rpsp.experiments.configure import configured, usual_samples
 from rpsp.experiments.labels import flat_settings, method_label, task_label
 from rpsp.experiments.methods import METHODS
 from rpsp.experiments.results import Result, read_results, write_result

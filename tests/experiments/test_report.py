@@ -24,7 +24,7 @@ from rpsp.envs.tasks import TASKS
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments import report
 from rpsp.experiments.comparison import compare, row_texts
-from rpsp.experiments.config import configured, read_toml
+from rpsp.experiments.configure import configured, read_toml
 from rpsp.experiments.report import observation_names, one_run, watch_report
 from rpsp.experiments.report.html import Scale
 from rpsp.experiments.results import read_results, write_result

@@ -18,7 +18,7 @@ import rpsp
 from rpsp.errors import UsageError
 from rpsp.experiments import labels
 from rpsp.experiments import results as r
-from rpsp.experiments.config import configured
+from rpsp.experiments.configure import configured
 from rpsp.experiments.methods import METHODS
 
 

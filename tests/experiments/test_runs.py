@@ -25,7 +25,7 @@ import rpsp
 from rpsp.errors import DivergedError, EnvironmentFailure, UsageError
 from rpsp.experiments import run_writer, runs
 from rpsp.experiments.agents import load
-from rpsp.experiments.config import configured
+from rpsp.experiments.configure import configured
 from rpsp.experiments.methods import METHODS
 from rpsp.experiments.resolve import AMOUNTS, EXPLORATION, read_config, resolve
 from rpsp.experiments.run_directory import RunDirectory

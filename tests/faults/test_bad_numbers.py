@@ -20,7 +20,7 @@ from tasks import Drift
 
 from rpsp.cli import main
 from rpsp.envs.mujoco_batch import MujocoBatch
-from rpsp.experiments.config import configured
+from rpsp.experiments.configure import configured
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.runs import start
 from rpsp.training import rollouts

@@ -23,7 +23,8 @@ from tasks import Drift
 
 from rpsp.cli import main
 from rpsp.envs.watchdog import Overdue, Patience
-from rpsp.experiments.config import TrainConfig, configured
+from rpsp.experiments.config import TrainConfig
+from rpsp.experiments.configure import configured
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.runs import start
 

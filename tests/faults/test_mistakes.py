@@ -18,7 +18,7 @@ from processes import TINY
 
 import rpsp
 from rpsp.cli import main
-from rpsp.experiments.config import setting_names
+from rpsp.experiments.configure import setting_names
 from rpsp.experiments.resolve import AMOUNTS
 
 WHOLE = "seed", "seeds", "iterations", "samples", "num-envs", "threads", "window", "units", "passes", "past", "future"

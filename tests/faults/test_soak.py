@@ -12,7 +12,7 @@ from processes import TINY, spawn
 SOAK = """
 import json, os, sys, time
 import rpsp
-from rpsp.experiments.config import configured
+from rpsp.experiments.configure import configured
 from rpsp.experiments.runs import start
 
 def open_files():

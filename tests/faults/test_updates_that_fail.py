@@ -13,6 +13,7 @@ import pytest
 from amounts import amount, report
 from comparing import KEY, stepping
 from processes import TINY, checkpoints, metrics
+from rpsp.experiments.recipes import UPDATES
 from tasks import Drift
 
 from rpsp.algorithms.alternating import InSequence
@@ -25,9 +26,8 @@ from rpsp.data.batches import Batch, pack
 from rpsp.data.episodes import Episode
 from rpsp.envs.make import make
 from rpsp.errors import DivergedError
-from rpsp.experiments.config import configured
+from rpsp.experiments.configure import configured
 from rpsp.experiments.methods import Method
-from rpsp.experiments.recipes import UPDATES
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.runs import line, resume, start
 from rpsp.filters.memory import observation_window
@@ -59,8 +59,8 @@ CORRUPTIONS = {
 ALGORITHMS = {
     "trpo": Trpo(),
     "vrpg": Vrpg(),
-    "vrpg in a trust region": Vrpg(max_kl=0.01),
-    "ppo": Ppo(epochs=2, minibatch=16, hidden=(4,)),
+    "vrpg in a trust region": Vrpg(filter_kl=0.01),
+    "ppo": Ppo(passes=2, minibatch=16, hidden=(4,)),
     "alternating": InSequence(Trpo(), Vrpg(moves=filter_only)),
 }
 SINGULAR = Trpo(baseline_ridge=0.0), replaced(np.zeros_like, "previous_observations", "observations")
@@ -120,7 +120,7 @@ SETTINGS = TrainingSettings(samples=60, exploration_episodes=8, hidden=(4,))
 
 
 def recipe_of(algorithm: AbstractAlgorithm) -> Recipe:
-    return Recipe(lambda batch, held, rng, key: observation_window(2, 2, 1), algorithm)
+    return Recipe(FiniteMemory(window=2), algorithm)
 
 
 def envs() -> Any:

@@ -22,7 +22,7 @@ import rpsp.filters.two_stage
 from rpsp.data.batches import pack
 from rpsp.data.episodes import Episode
 from rpsp.filters.kernel_bayes import KernelBayesFilter
-from rpsp.filters.two_stage import Maps, TwoStageSettings, fit_two_stage
+from rpsp.filters.two_stage import KernelBayes, Maps, fit_two_stage
 
 FILE = Path(__file__).parents[1] / "fixtures" / "authors_rffpsr.npz"
 
@@ -57,7 +57,7 @@ def fitted(monkeypatch: pytest.MonkeyPatch) -> Iterator[KernelBayesFilter]:
     monkeypatch.setattr(rpsp.filters.two_stage, "randomized_svd", lambda x, rank, *, rng: next(projections))
     monkeypatch.setattr(rpsp.filters.two_stage, "fit_predictions", lambda filter, batch, ridge: filter)
     ridge = float(their["ridge"])
-    settings = TwoStageSettings(
+    settings = KernelBayes(
         past=int(their["past"]),
         future=int(their["future"]),
         dimension=int(their["dimension"]),

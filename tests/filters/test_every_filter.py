@@ -28,11 +28,11 @@ from rpsp.filters.base import (
     trainable,
     unroll,
 )
-from rpsp.filters.inference import InferenceSettings, fit_inference
+from rpsp.filters.inference import Inference, fit_inference
 from rpsp.filters.memory import GRU, observation_window
 from rpsp.filters.refinement import prediction_loss
-from rpsp.filters.tabular import TabularSettings, fit_tabular
-from rpsp.filters.two_stage import TwoStageSettings, fit_two_stage
+from rpsp.filters.tabular import Tabular, fit_tabular
+from rpsp.filters.two_stage import KernelBayes, fit_two_stage
 
 LENGTHS = (17, 30, 9, 12, 1, 25)  # packed into rows that hold several episodes, and filler
 
@@ -60,7 +60,7 @@ def shortened(episodes: list[Episode]) -> list[Episode]:
 
 
 def kernel_bayes() -> AbstractFilter:
-    settings = TwoStageSettings(past=4, future=2, dimension=6, history_dimension=20, frequencies=40)
+    settings = KernelBayes(past=4, future=2, dimension=6, history_dimension=20, frequencies=40)
     return fit_two_stage(continuous()[0], settings, rng=np.random.default_rng(0))
 
 
@@ -71,13 +71,13 @@ FILTERS: dict[str, tuple[Callable, Callable[[], AbstractFilter], set[str]]] = {
         lambda: random_like(made("kernel-bayes"), key=jax.random.key(2)),
         {".q0", ".W_ext_xi", ".W_ext_o", ".W_pred", ".W_hor"},
     ),
-    "tabular": (discrete, lambda: fit_tabular(discrete()[0], discrete()[0], TabularSettings()), {".W_ext", ".W_first"}),
+    "tabular": (discrete, lambda: fit_tabular(discrete()[0], discrete()[0], Tabular()), {".W_ext", ".W_first"}),
     "inference": (
         continuous,
         lambda: fit_inference(
             continuous()[0],
             continuous()[0],
-            InferenceSettings(past=4, future=2, bumps=20, rounds=3),
+            Inference(past=4, future=2, bumps=20, rounds=3),
             rng=np.random.default_rng(0),
         ),
         {".W", ".W_first", ".W_pred"},

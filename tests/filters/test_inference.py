@@ -17,7 +17,7 @@ from rpsp.data.scaling import fit_scaling
 from rpsp.data.windows import flat
 from rpsp.errors import DivergedError, UsageError
 from rpsp.filters.base import compiled_unroll, one_step_error, predictions
-from rpsp.filters.inference import Bumps, InferenceFilter, InferenceSettings, _choose, fit_inference, refit_inference
+from rpsp.filters.inference import Bumps, Inference, InferenceFilter, _choose, fit_inference, refit_inference
 
 
 @pytest.mark.parametrize(("latent", "obs", "act", "seed"), [(2, 1, 1, 0), (4, 2, 1, 1), (6, 2, 2, 2)])
@@ -33,7 +33,7 @@ def test_within_two_percent_of_the_kalman_filter(latent, obs, act, seed):
 
     kept, held = split(recorded, 0.2, rng=rng)
     # Fewer bumps than by default, for speed: the system is linear. benchmarks/kalman.py measures the default.
-    filter = fit_inference(packed(kept), packed(held), InferenceSettings(bumps=40), rng=rng)
+    filter = fit_inference(packed(kept), packed(held), Inference(bumps=40), rng=rng)
     actual = np.stack([e.observations[1:] for e in test])
     exact = np.mean(((np.stack(kalman_predictions(system, test)) - actual) / scaling.scale) ** 2)
     persistence = np.mean(((np.stack([e.observations[:-1] for e in test]) - actual) / scaling.scale) ** 2)
@@ -48,7 +48,7 @@ def test_young_beliefs_are_near_the_kalman_filter_too():
     rng = np.random.default_rng([5, 2, 10])
     system = linear_gaussian(5, 2, 1, rng)
     recorded, test = (simulate_linear_gaussian(system, 200, 100, rng) for _ in range(2))
-    filter = fit_inference(pack(recorded[:160]), pack(recorded[160:]), InferenceSettings(bumps=40), rng=rng)
+    filter = fit_inference(pack(recorded[:160]), pack(recorded[160:]), Inference(bumps=40), rng=rng)
     young = [Episode(e.observations[:6], e.actions[:5]) for e in test]
     rows = pack(young, row_length=5)
     predicted = np.asarray(predictions(filter, compiled_unroll(filter, rows), jnp.asarray(rows.actions)))
@@ -57,7 +57,7 @@ def test_young_beliefs_are_near_the_kalman_filter_too():
     assert np.mean((predicted - exact)[:, 1:] ** 2) < 0.2 * error
 
 
-SMALL = InferenceSettings(past=4, future=3, bumps=30, rounds=3)
+SMALL = Inference(past=4, future=3, bumps=30, rounds=3)
 
 
 @cache
@@ -132,7 +132,7 @@ def test_youth_counts_the_steps():
 def test_prediction_solves_its_ridge_regression_on_reached_states():
     """With the bumps switched off: W_pred = (ΦᵀΦ + λI)⁻¹ΦᵀY for Φ = [1, z̃, y z̃] on the filter's own states."""
     batch, held = data()
-    settings = InferenceSettings(past=4, future=3, bumps=5, rounds=1, bends=(1e12,), ridge=0.1)
+    settings = Inference(past=4, future=3, bumps=5, rounds=1, bends=(1e12,), ridge=0.1)
     filter = fit_inference(batch, held, settings, rng=np.random.default_rng(0))
     q = flat(compiled_unroll(filter, batch)).astype(np.float64)
     z = np.concatenate([q[:, :-1], flat(batch.actions)], axis=1)
@@ -205,7 +205,7 @@ def test_too_many_readings_for_a_regression():
     rng = np.random.default_rng(0)
     batch = pack([Episode(rng.standard_normal((8, 1000)), rng.standard_normal((7, 1))) for _ in range(3)])
     with pytest.raises(UsageError, match=r"1000 numbers with past=10 make 30\d\d\d inputs.*observe fewer"):
-        fit_inference(batch, batch, InferenceSettings(past=10, future=2), rng=rng)
+        fit_inference(batch, batch, Inference(past=10, future=2), rng=rng)
 
 
 def test_a_diverged_candidate_never_wins():

@@ -24,7 +24,7 @@ from rpsp.filters.base import (
     trainable,
     unroll,
 )
-from rpsp.filters.inference import InferenceSettings, fit_inference
+from rpsp.filters.inference import Inference, fit_inference
 from rpsp.filters.memory import GRU, observation_window
 from rpsp.filters.refinement import (
     RefinementSettings,
@@ -35,7 +35,7 @@ from rpsp.filters.refinement import (
     refine,
     with_futures,
 )
-from rpsp.filters.two_stage import TwoStageSettings, fit_two_stage
+from rpsp.filters.two_stage import KernelBayes, fit_two_stage
 
 QUICK = RefinementSettings(epochs=3, truncate=12, minibatch=4, learning_rate=1e-2)
 
@@ -56,13 +56,13 @@ def data() -> tuple[Batch, Batch]:
 
 @cache
 def kernel_bayes() -> AbstractFilter:
-    chosen = TwoStageSettings(past=4, future=3, dimension=5, history_dimension=15, frequencies=30)
+    chosen = KernelBayes(past=4, future=3, dimension=5, history_dimension=15, frequencies=30)
     return fit_two_stage(data()[0], chosen, rng=np.random.default_rng(0))
 
 
 @cache
 def inference() -> AbstractFilter:
-    chosen = InferenceSettings(past=4, future=2, bumps=10, rounds=2)
+    chosen = Inference(past=4, future=2, bumps=10, rounds=2)
     return fit_inference(*data(), chosen, rng=np.random.default_rng(0))
 
 

@@ -27,9 +27,9 @@ from rpsp.data.linalg import outer
 from rpsp.data.windows import flat, window_index
 from rpsp.errors import UsageError
 from rpsp.filters.base import compiled_unroll, one_step_error, predictions, unroll
-from rpsp.filters.tabular import TabularSettings, fit_tabular
+from rpsp.filters.tabular import Tabular, fit_tabular
 from rpsp.filters.two_stage import (
-    TwoStageSettings,
+    KernelBayes,
     _Chunks,
     _Derived,
     _features,
@@ -42,7 +42,7 @@ from rpsp.filters.two_stage import (
 )
 
 PAST, FUTURE = 2, 1
-SETTINGS = TwoStageSettings(
+SETTINGS = KernelBayes(
     past=PAST,
     future=FUTURE,
     dimension=64,  # more than the features have: nothing is projected away
@@ -91,7 +91,7 @@ FITS = {
     "joint": lambda n, seed: two_stage(episodes(n, seed)),
     "conditional": lambda n, seed: two_stage(episodes(n, seed), conditional=True),
     "tabular": lambda n, seed: fit_tabular(
-        episodes(n, seed), episodes(n // 5, seed + 50), TabularSettings(past=PAST, future=FUTURE)
+        episodes(n, seed), episodes(n // 5, seed + 50), Tabular(past=PAST, future=FUTURE)
     ),
 }
 
@@ -159,7 +159,7 @@ def test_everything_is_fitted_in_float64(monkeypatch):
 
 def test_chunks_do_not_matter(monkeypatch):
     batch = continuous()[0]
-    settings = TwoStageSettings(past=4, future=2, dimension=5, history_dimension=15, frequencies=30)
+    settings = KernelBayes(past=4, future=2, dimension=5, history_dimension=15, frequencies=30)
     whole = fit_two_stage(batch, settings, rng=np.random.default_rng(0))
     monkeypatch.setattr(rpsp.data.windows, "CHUNK", 101)
     pieces = fit_two_stage(batch, settings, rng=np.random.default_rng(0))
@@ -181,7 +181,7 @@ def continuous() -> tuple[Batch, list[Episode], float]:
 
 @cache
 def fourier_filter(conditional: bool):
-    settings = TwoStageSettings(past=4, future=2, dimension=8, history_dimension=20, frequencies=60)
+    settings = KernelBayes(past=4, future=2, dimension=8, history_dimension=20, frequencies=60)
     if conditional:  # regresses on h ⊗ B, ten times as many inputs: wants more ridge
         settings = replace(settings, conditional=True, stage1_ridge=1.0)
     return fit_two_stage(continuous()[0], settings, rng=np.random.default_rng(0))
@@ -232,7 +232,7 @@ def test_symmetric_undoes_lower():
 def test_too_short_for_any_window():
     short = pack([Episode(np.zeros((5, 1)), np.zeros((4, 1)))])
     with pytest.raises(UsageError, match=r"longest has 4 steps.*needs 6.*future=3"):
-        fit_two_stage(short, TwoStageSettings(past=3, future=5), rng=np.random.default_rng(0))
+        fit_two_stage(short, KernelBayes(past=3, future=5), rng=np.random.default_rng(0))
 
 
 def test_one_short_episode_and_constant_readings_are_enough_to_fit():
@@ -255,7 +255,7 @@ def counter(count: int, seed: int) -> Batch:
 
 
 def test_tabular_learns_a_deterministic_machine():
-    filter = fit_tabular(counter(100, 0), counter(20, 1), TabularSettings(past=1, future=2))
+    filter = fit_tabular(counter(100, 0), counter(20, 1), Tabular(past=1, future=2))
     batch = counter(30, 2)
     p = np.asarray(guesses(filter, batch))
     assert (p.argmax(axis=-1) == batch.observations.argmax(axis=-1)).all()
@@ -275,7 +275,7 @@ def test_tabular_states_and_predictions_are_distributions():
 def test_tabular_first_state_is_counted_from_starts():
     """W_first[o_0] is P(o_1 | o_0, a_1) with one pseudo-count drawn from P(o_1 | a_1) over all starts."""
     batch = episodes(100, 0)
-    filter = fit_tabular(batch, batch, TabularSettings(past=1, future=1))
+    filter = fit_tabular(batch, batch, Tabular(past=1, future=1))
     start = batch.starts & batch.mask
     o0, a, o1 = (x[start].argmax(axis=-1) for x in (batch.previous_observations, batch.actions, batch.observations))
     counts = np.zeros((2, 2, 2))

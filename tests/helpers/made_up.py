@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rpsp.experiments.config import configured
+from rpsp.experiments.configure import configured
 from rpsp.experiments.results import Result
 
 EXPLORED, SAMPLES = 891, 2000

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
@@ -15,8 +17,9 @@ from jax.flatten_util import ravel_pytree
 
 from rpsp.data.batches import Batch
 from rpsp.envs.make import make
+from rpsp.filters.belief import Belief
 from rpsp.filters.memory import observation_window
-from rpsp.training.loop import TrainingSettings
+from rpsp.training.state import TrainingSettings
 
 LIMIT = 20
 
@@ -45,9 +48,18 @@ def drifting(rows: int = 3) -> Any:
 SETTINGS = TrainingSettings(samples=60, exploration_episodes=8)
 
 
-def window(batch: Batch, held: Batch, rng: np.random.Generator, key: Any) -> Any:
-    """The last two observations; it predicts at random."""
-    return predicting(jax.random.normal(key, (6, 2)))
+@dataclass(frozen=True, eq=False)
+class Made(Belief):
+    """A belief whose filter is made by a function."""
+
+    make: Callable[[Batch, Batch, Any], Any]
+
+    def fit(self, batch: Batch, held_out: Batch, *, key: Any) -> Any:
+        return self.make(batch, held_out, key)
+
+
+window = Made(lambda batch, held_out, key: predicting(jax.random.normal(key, (6, 2))))
+"""The last two observations; it predicts at random."""
 
 
 def predicting(W_pred: Any) -> Any:

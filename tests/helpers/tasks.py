@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from rpsp.experiments.recipes import Belief
 
 from rpsp.experiments.checkpoints import READABLE
 from rpsp.experiments.methods import Method, MethodSettings
-from rpsp.experiments.recipes import Belief
 from rpsp.filters.base import AbstractFilter
 
 

@@ -6,15 +6,15 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from comparing import stepping
-from small_training import LIMIT, SETTINGS, drifting, numbers, predicting, window
+from small_training import LIMIT, SETTINGS, Made, drifting, numbers, predicting, window
 
 from rpsp.algorithms.alternating import InSequence
 from rpsp.algorithms.base import AbstractAlgorithm, everything, filter_only, policy_only
@@ -26,19 +26,10 @@ from rpsp.data.batches import Batch, pack, unpack
 from rpsp.data.episodes import Episode
 from rpsp.errors import DivergedError, UsageError
 from rpsp.filters.memory import GRU
-from rpsp.training.loop import (
-    Recipe,
-    Record,
-    Training,
-    TrainingSettings,
-    _rows_split,
-    begin,
-    max_episode_steps,
-    packed,
-    train,
-)
-from rpsp.training.refits import Refit
+from rpsp.training.loop import begin, max_episode_steps, packed, train
+from rpsp.training.refits import _rows_split
 from rpsp.training.rollouts import Collected, collect
+from rpsp.training.state import Recipe, Record, Training, TrainingSettings
 
 
 def history(recipe: Recipe, iterations: int, settings: TrainingSettings = SETTINGS) -> list[tuple[Training, Record]]:
@@ -158,7 +149,7 @@ def test_a_frozen_filter_stays_bit_for_bit(trained: Any) -> None:
 
 
 def test_alternation_moves_both_and_each_of_its_halves_only_its_own() -> None:
-    algorithm = InSequence(Trpo(moves=policy_only), Vrpg(moves=filter_only, max_kl=0.02))
+    algorithm = InSequence(Trpo(moves=policy_only), Vrpg(moves=filter_only, filter_kl=0.02))
     steps = history(Recipe(gru, algorithm), 2)
     (begun, _), (first, record), (second, _) = steps
     for part in ("filter", "policy"):
@@ -184,7 +175,7 @@ def test_a_run_taken_up_again_gives_the_same_bits(trained: Any) -> None:
         }
 
 
-@pytest.mark.parametrize("algorithm", [Ppo(1e-2, epochs=2, minibatch=16, hidden=(4,)), Trpo()])
+@pytest.mark.parametrize("algorithm", [Ppo(1e-2, passes=2, minibatch=16, hidden=(4,)), Trpo()])
 def test_units_follow_the_states_and_change_no_function(algorithm: AbstractAlgorithm) -> None:
     """After 1, 2 and 4 iterations: the batch's mean and spread, no less than a tenth of the largest; the same numbers."""
     batches, updated = [], []
@@ -214,7 +205,10 @@ def test_units_follow_the_states_and_change_no_function(algorithm: AbstractAlgor
 
 def test_another_seed_is_another_run() -> None:
     one, other = (
-        begin(Recipe(window, Trpo()), drifting(), TrainingSettings(60, 8, seed=seed))[0].scaling for seed in (0, 1)
+        begin(Recipe(window, Trpo()), drifting(), TrainingSettings(samples=60, exploration_episodes=8, seed=seed))[
+            0
+        ].scaling
+        for seed in (0, 1)
     )
     assert not np.array_equal(one.mean, other.mean)
 
@@ -259,17 +253,21 @@ def refitting(
     algorithm, batches = counting(select)
     given: list[tuple[Batch, Batch]] = []
 
-    def fit(agent: Agent, batch: Batch, held: Batch, rng: np.random.Generator) -> Agent:
-        given.append((batch, held))
-        return change(agent)
+    @dataclass(frozen=True, eq=False)
+    class Changing(Made):
+        keeps_coordinates: ClassVar[bool] = same_coordinates
 
-    amounts = TrainingSettings(60, 8, refit_before=(2, 3, 8), refit_batches=2, **settings)
-    return history(Recipe(window, algorithm, Refit(fit, same_coordinates)), 9, amounts), (given, batches)
+        def refit(self, filter: Any, batch: Batch, held_out: Batch, *, key: Any) -> Any:
+            given.append((batch, held_out))
+            return change(filter)
+
+    amounts = TrainingSettings(samples=60, exploration_episodes=8, refit_before=(2, 3, 8), refit_batches=2, **settings)
+    return history(Recipe(Changing(window.make), algorithm), 9, amounts), (given, batches)
 
 
-def better(agent: Agent, by: float = 0.0) -> Agent:
+def better(filter: Any, by: float = 0.0) -> Any:
     """It predicts that the last observation returns, and is wrong `by` that much."""
-    return Agent(predicting(by + np.eye(6)[:, 2:4]), agent.policy)
+    return predicting(by + np.eye(6)[:, 2:4])
 
 
 def test_a_refit_sees_exactly_the_latest_batches_and_no_others_are_kept() -> None:
@@ -295,7 +293,7 @@ def test_a_refit_is_taken_only_if_it_predicts_better() -> None:
     assert records[2]["refit_error_after"] < records[2]["refit_error_before"] and "refit_kl" in records[2]
     assert records[3]["refit_error_after"] == records[3]["refit_error_before"]
 
-    worse, _ = refitting(lambda agent: better(agent, by=10.0))
+    worse, _ = refitting(lambda filter: better(filter, by=10.0))
     assert [r["refit_accepted"] for _, r in worse[1:] if "refit_accepted" in r] == [0, 0, 0]
     np.testing.assert_array_equal(numbers(worse[-1][0].agent.filter), numbers(worse[0][0].agent.filter))
 
@@ -307,7 +305,7 @@ def test_a_belief_that_predicts_well_is_not_refitted() -> None:
 
 def test_a_refit_that_moves_the_policy_too_far_must_halve_the_error() -> None:
     def first_refit(by: float, **settings: Any) -> dict[str, float]:
-        steps, _ = refitting(lambda agent: better(agent, by), **settings)
+        steps, _ = refitting(lambda filter: better(filter, by), **settings)
         return next(record for _, record in steps if "refit_accepted" in record)
 
     for by, halved in ((0.9, False), (0.3, True)):
@@ -319,7 +317,7 @@ def test_a_refit_that_moves_the_policy_too_far_must_halve_the_error() -> None:
 
 @pytest.mark.parametrize("failure", [UsageError("too short"), DivergedError("not finite")])
 def test_a_refit_that_fails_is_refused_and_the_run_goes_on(failure: Exception) -> None:
-    def fail(agent: Agent) -> Agent:
+    def fail(filter: Any) -> Any:
         raise failure
 
     steps, _ = refitting(fail)
@@ -336,7 +334,7 @@ def test_memory_is_forgotten_where_parameters_have_changed_their_meaning() -> No
     assert memories(refitting(better, policy_only)[0]) == whole
     assert memories(refitting(better, everything)[0]) == after
     assert memories(refitting(better, policy_only, same_coordinates=False)[0]) == after
-    assert memories(refitting(lambda agent: better(agent, by=10.0), everything)[0]) == whole
+    assert memories(refitting(lambda filter: better(filter, by=10.0), everything)[0]) == whole
 
 
 @pytest.mark.parametrize("lengths", [(20,), (20, 20), (20, 20, 20, 20, 20, 20, 20, 20, 20, 20)])
@@ -347,14 +345,14 @@ def test_rows_are_split_for_fitting_and_judging(lengths: tuple[int, ...]) -> Non
         row_length=LIMIT,
     )
     wide = pack([Episode(rng.normal(size=(31, 2)), rng.normal(size=(30, 1)), rng.normal(size=30))])
-    fitted, held = _rows_split((batch,), SETTINGS, np.random.default_rng(0))
+    fitted, held = _rows_split((batch,), SETTINGS, 1, np.random.default_rng(0))
     assert fitted.mask.any() and held.mask.any()
     if len(lengths) > 1:
         assert rows_of(fitted, held) == rows_of(batch)
         assert held.mask.sum() == 20 * max(1, round(0.2 * len(lengths)))
     # Rows of another length, and no more of them than asked for.
-    few = TrainingSettings(60, refit_samples=60)
-    fitted, held = _rows_split((batch, wide), few, np.random.default_rng(0))
+    few = TrainingSettings(samples=60, refit_samples=60)
+    fitted, held = _rows_split((batch, wide), few, 1, np.random.default_rng(0))
     assert fitted.shape[1] == held.shape[1] == 30
     assert fitted.mask.sum() + held.mask.sum() <= 60
     assert fitted.starts[~fitted.mask].all()
@@ -368,7 +366,7 @@ def test_of_few_rows_whole_episodes_are_held_out() -> None:
     batch = pack(episodes, row_length=85)
     assert len(batch.mask) == 2
     for seed in range(20):
-        fitted, held = _rows_split((batch,), SETTINGS, np.random.default_rng(seed))
+        fitted, held = _rows_split((batch,), SETTINGS, 1, np.random.default_rng(seed))
         assert 18 <= held.mask.sum() < 18 + 9 and fitted.mask.sum() + held.mask.sum() == 90
         found = Counter(e.rewards.tobytes() for e in (*unpack(fitted), *unpack(held)) if e.rewards is not None)
         assert found == Counter(np.float32(e.rewards).tobytes() for e in episodes)
@@ -379,7 +377,7 @@ def test_acting_stays_on_the_cpu_wherever_updates_are_computed() -> None:
     """Two devices of the host stand for a CPU and a GPU: updates on the second, acting on the first, refits in between."""
     program = """
 import jax
-from rpsp.experiments.config import configured
+from rpsp.experiments.configure import configured
 from rpsp.experiments.resolve import environment_maker, resolve
 from rpsp.experiments.runs import ingredients
 from rpsp.training.acting import lockstep

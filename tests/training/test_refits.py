@@ -15,13 +15,13 @@ from rpsp.data.batches import Batch, pack
 from rpsp.data.episodes import Episode
 from rpsp.data.scaling import fit_scaling
 from rpsp.filters.base import Concatenated, compiled_unroll, one_step_error
-from rpsp.filters.inference import InferenceSettings, fit_inference
+from rpsp.filters.inference import Inference, fit_inference
 from rpsp.filters.memory import observation_window
-from rpsp.filters.two_stage import TwoStageSettings, fit_two_stage
-from rpsp.training.refits import keep_coordinates, new_coordinates, re_expressed
+from rpsp.filters.two_stage import KernelBayes, fit_two_stage
+from rpsp.training.refits import re_expressed, refitted
 
-INFERENCE = InferenceSettings(past=3, future=2, bumps=10, rounds=1, bends=(1e9,))
-TWO_STAGE = TwoStageSettings(past=3, future=2, dimension=4)
+INFERENCE = Inference(past=3, future=2, bumps=10, rounds=1, bends=(1e9,))
+TWO_STAGE = KernelBayes(past=3, future=2, dimension=4)
 
 
 @cache
@@ -123,7 +123,7 @@ def test_a_filter_that_keeps_its_coordinates_keeps_the_policy(plus_obs: bool) ->
     batch, held = batches(1, damping=0.5)
     states = np.asarray(compiled_unroll(filter, batch), np.float64)[batch.mask]
     agent = Agent(filter, trained_policy(filter.size, states))
-    new: Any = keep_coordinates(INFERENCE).fit(agent, batch, held, np.random.default_rng(1))
+    new: Any = refitted(INFERENCE, agent, batch, held, key=jax.random.key(1), rng=np.random.default_rng(1))
     found: Any = new.filter.first if isinstance(new.filter, Concatenated) else new.filter
     assert isinstance(new.filter, Concatenated) == plus_obs and type(found) is type(belief)
     for name in ("P", "mean_future"):  # what a coordinate means
@@ -145,9 +145,7 @@ def test_a_filter_with_new_coordinates_gets_the_policy_expressed_in_them() -> No
     states = np.asarray(compiled_unroll(filter, batch), np.float64)[batch.mask]
     agent = Agent(filter, trained_policy(filter.size, states))
     # Other random features: the same world in other coordinates.
-    new = new_coordinates(lambda b, rng: fit_two_stage(b, TWO_STAGE, rng=rng)).fit(
-        agent, batch, held, np.random.default_rng(5)
-    )
+    new: Any = refitted(TWO_STAGE, agent, batch, held, key=jax.random.key(5), rng=np.random.default_rng(5))
     again = np.asarray(compiled_unroll(new.filter, batch), np.float64)[batch.mask]
     policy: Any = new.policy
     old_policy: Any = agent.policy

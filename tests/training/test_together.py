@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
-from small_training import SETTINGS, drifting, numbers, predicting, window
+from small_training import SETTINGS, Made, drifting, numbers, predicting, window
 
 from rpsp.algorithms.alternating import InSequence
 from rpsp.algorithms.base import AbstractAlgorithm, everything, filter_only, policy_only
@@ -23,15 +23,16 @@ from rpsp.algorithms.vrpg import Vrpg
 from rpsp.data.batches import Batch
 from rpsp.errors import DivergedError
 from rpsp.filters.memory import GRU, observation_window
-from rpsp.training.loop import Recipe, Record, Refitted, Training, TrainingSettings, train
+from rpsp.training.loop import train
+from rpsp.training.refits import Refitted
+from rpsp.training.state import Recipe, Record, Training, TrainingSettings
 from rpsp.training.together import Step, train_together
 
 ROWS, ITERATIONS = 3, 3
 SEEDS = [replace(SETTINGS, seed=seed) for seed in (0, 1, 2)]
 
 
-def gru(batch: Batch, held: Batch, rng: np.random.Generator, key: Any) -> Any:
-    return GRU(4, 2, 1, key=key)
+gru = Made(lambda batch, held_out, key: GRU(4, 2, 1, key=key))
 
 
 def alone(recipe: Recipe, settings: TrainingSettings, iterations: int = ITERATIONS) -> list[tuple[Training, Record]]:
@@ -53,14 +54,14 @@ def same(steps: list[Step], expected: list[tuple[Training, Record]]) -> None:
 
 
 def alternating() -> Recipe:
-    return Recipe(gru, InSequence(Trpo(), Vrpg(moves=filter_only, truncate=5, max_kl=0.02)))
+    return Recipe(gru, InSequence(Trpo(), Vrpg(moves=filter_only, truncate=5, filter_kl=0.02)))
 
 
 RECIPES = {
     "trpo": Recipe(window, Trpo()),
     "through time": Recipe(gru, Trpo(moves=everything)),
     "alternating": alternating(),
-    "ppo": Recipe(window, Ppo(epochs=2, minibatch=32)),
+    "ppo": Recipe(window, Ppo(passes=2, minibatch=32)),
     "sac": Recipe(window, Sac(minibatch=16, capacity=100, hidden=(8,), ratio=0.5)),
 }
 
@@ -103,14 +104,14 @@ def test_those_behind_go_first_and_then_all_together() -> None:
         same([step for step in steps if step.run == run], expected[run][done + 1 :])
 
 
-def of_its_own_size(batch: Batch, held: Batch, rng: np.random.Generator, key: Any) -> Any:
+def of_its_own_size(batch: Batch, held_out: Batch, key: Any) -> Any:
     """A window of one observation for the second seed, of two for the others."""
     second = jax.random.key_data(key) == jax.random.key_data(jax.random.split(jax.random.key(1))[0])
     return observation_window(1 if second.all() else 2, 2, 1)
 
 
 def test_agents_of_another_shape_advance_by_themselves() -> None:
-    recipe = Recipe(of_its_own_size, Trpo())
+    recipe = Recipe(Made(of_its_own_size), Trpo())
     steps = together(recipe, [None] * 3)
     assert [step.run for step in steps] == [0, 1, 2, *[0, 2, 1] * ITERATIONS]
     for run, settings in enumerate(SEEDS):
@@ -118,8 +119,8 @@ def test_agents_of_another_shape_advance_by_themselves() -> None:
 
 
 def test_a_run_that_diverges_takes_no_other_with_it() -> None:
-    def marked(batch: Batch, held: Batch, rng: np.random.Generator, key: Any) -> Any:
-        second = of_its_own_size(batch, held, rng, key).size == 2
+    def marked(batch: Batch, held_out: Batch, key: Any) -> Any:
+        second = of_its_own_size(batch, held_out, key).size == 2
         return predicting(jnp.full((6, 2), 9.0 if second else 1.0))
 
     class Spoiling(AbstractAlgorithm):
@@ -134,7 +135,7 @@ def test_a_run_that_diverges_takes_no_other_with_it() -> None:
         def select(self, agent: Agent) -> Any:
             return policy_only(agent)
 
-    recipe = Recipe(marked, Spoiling())
+    recipe = Recipe(Made(marked), Spoiling())
     steps = together(recipe, [None] * 3)
     assert [step.run for step in steps] == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 2]
     assert isinstance(steps[7].error, DivergedError) and steps[7].training is None
@@ -169,7 +170,7 @@ class Wandering(AbstractAlgorithm):
 def test_agents_may_differ_in_the_sizes_of_their_steps(name: str) -> None:
     """As a sweep over learning rates does; what changes the program, such as a loss that is dropped, sets one apart."""
     recipes = {
-        "ppo": [Recipe(window, Ppo(rate, epochs=2, minibatch=32, clip=0.1 + rate)) for rate in (1e-3, 1e-2, 1e-2)],
+        "ppo": [Recipe(window, Ppo(rate, passes=2, minibatch=32, clip=0.1 + rate)) for rate in (1e-3, 1e-2, 1e-2)],
         "vrpg": [Recipe(gru, Vrpg(rate, prediction_weight=w)) for rate, w in ((1e-3, 1.0), (1e-2, 0.0), (1e-2, 2.0))],
         "wandering": [Recipe(window, Wandering(*given)) for given in ((0.1, 0.01), (0.2, 0.0), (0.1, 0.02))],
     }[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -52,6 +53,15 @@ class InSequence(AbstractAlgorithm):
     def name(self) -> str:
         """The names, joined by +."""
         return "+".join(self.names)
+
+    @property
+    def parts(self) -> tuple[AbstractAlgorithm, ...]:
+        """The parts of each."""
+        return tuple(part for algorithm in self.algorithms for part in algorithm.parts)
+
+    def with_settings(self, values: Mapping[str, Any]) -> InSequence:
+        """Return the sequence with other settings. A setting that several algorithms have is changed in all of them."""
+        return InSequence(*(algorithm.with_settings(values) for algorithm in self.algorithms))
 
     def select(self, agent: Agent) -> Any:
         """Return a tree of booleans: the parameters that any of them may change."""

@@ -11,8 +11,9 @@ docs/guides/extending.md for a complete example.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
-from typing import Any, ClassVar
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self
 
 import equinox as eqx
 import jax
@@ -88,6 +89,23 @@ class AbstractAlgorithm(eqx.Module):
     def select(self, agent: Agent) -> Any:
         """Return a tree of booleans: which parameters it may change. Default: all trainable ones."""
         return trainable(agent)
+
+    @property
+    def parts(self) -> tuple[AbstractAlgorithm, ...]:
+        """The algorithms whose fields are settings: itself, or those that it is composed of."""
+        return (self,)
+
+    def with_settings(self, values: Mapping[str, Any]) -> Self:
+        """Return the algorithm with other settings.
+
+        Args:
+            values: new values by field name. Names that are not fields of it are ignored.
+
+        Raises:
+            UsageError: if a value is out of range.
+        """
+        own = {field.name for field in dataclasses.fields(self)}
+        return dataclasses.replace(self, **{name: value for name, value in values.items() if name in own})
 
     def moves_filter(self, agent: Agent) -> bool:
         """Return whether it may change parameters of the filter, and with them the states."""

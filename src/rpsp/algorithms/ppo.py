@@ -128,16 +128,16 @@ class Ppo(AbstractAlgorithm):
 
     learning_rate: float = 3e-4
     """η: step size of Adam."""
-    clip: float = 0.2
-    """ε: steps whose ratio π_θ / π_old has left 1 ± ε contribute no gradient that would push it further."""
-    epochs: int = 10
-    """Passes over a batch."""
-    minibatch: int = 256
-    """Steps in one gradient."""
     discount: float = 0.99
     """γ."""
     gae: float = 0.95
     """λ of the generalised advantages: 1 for returns, 0 for one-step differences."""
+    clip: float = 0.2
+    """ε: steps whose ratio π_θ / π_old has left 1 ± ε contribute no gradient that would push it further."""
+    passes: int = 10
+    """Passes over a batch."""
+    minibatch: int = 256
+    """Steps in one gradient."""
     value_weight: float = 0.5
     """Weight of the critic's squared error in the loss."""
     entropy_weight: float = 0.0
@@ -160,7 +160,7 @@ class Ppo(AbstractAlgorithm):
     """Which parameters change; none of the filter's."""
 
     def __check_init__(self) -> None:
-        check_positive(self, "learning_rate", "epochs", "minibatch", "max_norm", "target_kl", "anneal")
+        check_positive(self, "learning_rate", "passes", "minibatch", "max_norm", "target_kl", "anneal")
         for name in ("value_weight", "entropy_weight"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name}={getattr(self, name)}: must not be negative.")
@@ -297,7 +297,7 @@ class Ppo(AbstractAlgorithm):
 
         def unfinished(now: _Progress) -> Array:
             near = True if self.target_kl is None else now.kl <= self.target_kl
-            return before.sound & (now.epoch < self.epochs) & near
+            return before.sound & (now.epoch < self.passes) & near
 
         def epoch(now: _Progress) -> _Progress:
             order = shuffled(mask.ravel(), key=jax.random.fold_in(key, now.epoch))

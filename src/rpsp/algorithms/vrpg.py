@@ -45,7 +45,7 @@ class Vrpg(AbstractAlgorithm):
     ℓ₁ is the `policy_loss`, ℓ₂ the `prediction_loss`, and α_i = a_i v_i^{−1/2} (`variance_weights`), where a₁ is
     `return_weight`, a₂ is `prediction_weight` and v_i is the running variance of ∇ℓ_i (`gradient_variance`).
 
-    With `max_kl` (not in the paper) a step is halved until filter and policy together have changed by at most that KL. If
+    With `filter_kl` (not in the paper) a step is halved until filter and policy together have changed by at most that KL. If
     that fails the step is skipped, but Adam's moments are updated. A step that is not finite is skipped, and the memory
     stays as it was.
     """
@@ -72,15 +72,15 @@ class Vrpg(AbstractAlgorithm):
     """Which parameters change."""
     policy_rate: float = 1.0
     """Factor on the steps of the policy's parameters, relative to the filter's. Not in the paper."""
-    max_kl: float | None = None
+    filter_kl: float | None = None
     """Largest change of filter and policy together in one step, as mean KL per sample. None: no limit. Not in the paper."""
     backtracks: int = 10
-    """How often a step outside `max_kl` is halved before it is skipped."""
+    """How often a step outside `filter_kl` is halved before it is skipped."""
     baseline_ridge: float = 1e-5
     """Ridge of the linear baseline."""
 
     def __check_init__(self) -> None:
-        check_positive(self, "learning_rate", "max_norm", "policy_rate", "max_kl", "truncate")
+        check_positive(self, "learning_rate", "max_norm", "policy_rate", "filter_kl", "truncate")
         if not 0 < self.averaging_rate <= 1:
             raise UsageError(f"averaging_rate={self.averaging_rate}: must lie between 0 and 1, as in 0.1.")
         weights = self.return_weight, self.prediction_weight
@@ -129,7 +129,7 @@ class Vrpg(AbstractAlgorithm):
             return jnp.where(finite, 1.0, jnp.nan), mean_kl(old.dists, distributions(new.policy, q), mask)
 
         # Without a trust region there is one candidate, refused only if it is not finite.
-        region = (jnp.inf, 0) if self.max_kl is None else (self.max_kl, self.backtracks)
+        region = (jnp.inf, 0) if self.filter_kl is None else (self.filter_kl, self.backtracks)
         found = line_search(judge, theta, step.theta, *region, shrink=0.5)
         after = jax.tree.map(lambda new, old: jnp.where(finite, new, old), step.memory, memory)
         diagnostics = self._diagnostics(found, step, old) | {

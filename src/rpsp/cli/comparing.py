@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rpsp.cli.printing import json_row, print_comparison, print_json, speaker, warn, write_rows
 from rpsp.experiments import config as configs
+from rpsp.experiments.plugins import import_plugin
 from rpsp.experiments.words import mean_with_error
 
 
@@ -13,7 +14,7 @@ def evaluate(config: configs.EvalConfig) -> None:
     """Evaluate a trained agent over some episodes."""
     from rpsp.experiments import runs  # loads jax: start-up time of --help
 
-    configs.import_plugin(config.plugin)
+    import_plugin(config.plugin)
     say = speaker(config.quiet)
     results = runs.evaluate(
         Path(config.directory), config.episodes, config.checkpoint, config.seed, not config.stochastic, say
@@ -72,7 +73,7 @@ def report(config: configs.ReportConfig) -> None:
     """Write one HTML page about runs, once or repeatedly while they train."""
     from rpsp.experiments.report import watch_report, write_report  # loads jax: start-up time of --help
 
-    configs.import_plugin(config.plugin)
+    import_plugin(config.plugin)
     say = speaker(config.quiet)
     if config.watch:
         path, results = watch_report(config.directories, config.out, config.every, say)

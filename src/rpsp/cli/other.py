@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rpsp.cli.printing import console, print_json, speaker, table
 from rpsp.experiments import config as configs
-from rpsp.experiments.methods import METHODS
+from rpsp.experiments.plugins import import_plugin
 
 
 def watch(config: configs.WatchConfig) -> None:
@@ -18,7 +18,7 @@ def watch(config: configs.WatchConfig) -> None:
         os.environ.setdefault("MUJOCO_GL", "egl")  # before mujoco is imported: renders without a screen
     from rpsp.experiments import video  # loads mujoco: start-up time of --help, and the line above
 
-    configs.import_plugin(config.plugin)
+    import_plugin(config.plugin)
     say = speaker(config.quiet)
     results = video.watch(Path(config.directory), config.checkpoint, config.seed, config.steps, config.format, say)
     say(f"an episode of {results['steps']} steps, return {results['return']:.2f}")
@@ -30,7 +30,7 @@ def export(config: configs.ExportConfig) -> None:
     """Export a policy for use without jax, and compare its actions with the agent's."""
     from rpsp.experiments import export as exporting  # loads jax: start-up time of --help
 
-    configs.import_plugin(config.plugin)
+    import_plugin(config.plugin)
     say = speaker(config.quiet)
     results = exporting.export(Path(config.directory), config.checkpoint, config.out, config.onnx, say)
     say(
@@ -47,12 +47,14 @@ def export(config: configs.ExportConfig) -> None:
 
 def methods(config: configs.MethodsConfig) -> None:
     """List the methods that can be trained."""
-    shown = table("", "method", "filter", "update", "what it is")
+    from rpsp.experiments.methods import METHODS  # loads jax: start-up time of --help
+
+    shown = table("", "method", "belief", "algorithm", "what it is")
     rows = []
     for row in METHODS.values():
-        # A method of the user may hold functions instead of names.
-        parts = {name: getattr(part := getattr(row, name), "__name__", str(part)) for name in ("belief", "update")}
-        rows.append(dataclasses.asdict(row) | {"defaults": dict(row.defaults)} | parts)
+        parts = {"belief": row.belief.kind, "algorithm": row.algorithm.name}
+        settings = dataclasses.asdict(row.settings())
+        rows.append({"name": row.name, **parts, "about": row.about, "ours": row.ours, "settings": settings})
         shown.add_row("ours" if row.ours else "", row.name, *parts.values(), row.about)
     console().print(shown)
     print_json(config.json, {"methods": rows})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import io
 import re
@@ -12,6 +13,7 @@ import tyro
 
 from rpsp.errors import UsageError
 from rpsp.experiments import config as configs
+from rpsp.experiments.plugins import import_plugin
 
 COMMANDS = {
     "train": configs.TrainConfig,
@@ -59,9 +61,10 @@ def parse(arguments: list[str]) -> Any:
     if sum(argument.partition("=")[0] == "--plugin" for argument in arguments) > 1:
         raise UsageError("plugin: is given more than once; give several modules as --plugin first,second.")
     printed = io.StringIO()
+    commands = _commands(arguments)
     try:
         with redirect_stderr(printed):
-            return tyro.cli(_commands(arguments), prog="rpsp", description=DESCRIPTION, args=arguments)
+            return _plain(tyro.cli(commands, prog="rpsp", description=DESCRIPTION, args=arguments))
     except SystemExit as exit:
         if not exit.code:  # help was printed
             raise
@@ -74,24 +77,71 @@ def parse(arguments: list[str]) -> Any:
 
 
 def _commands(arguments: list[str]) -> Any:
-    """Return the union of all commands; the defaults of `train` depend on the method and the configuration file."""
-    subcommands = {name: tyro.conf.subcommand(name) for name in COMMANDS}
+    """Return the union of all commands. The flags of `train` depend on the method, those of `fit` on the belief."""
+    classes, subcommands = dict(COMMANDS), {name: tyro.conf.subcommand(name) for name in COMMANDS}
     if arguments[:1] == ["train"]:
-        subcommands["train"] = tyro.conf.subcommand("train", default=_train_defaults(arguments))
-    kinds = tuple(Annotated[cls, subcommands[name]] for name, cls in COMMANDS.items())
+        default = _with_flags(_train_defaults(arguments))
+        classes["train"], subcommands["train"] = type(default), tyro.conf.subcommand("train", default=default)
+    elif arguments[:1] == ["fit"]:
+        classes["fit"] = _with_settings_of(configs.FitConfig, _fit_defaults(arguments))
+    kinds = tuple(Annotated[classes[name], subcommands[name]] for name in COMMANDS)
     return Union[kinds]  # noqa: UP007 - built from a list
 
 
 def _train_defaults(arguments: list[str]) -> configs.TrainConfig:
     """Return the settings that apply without flags: those of the configuration file, then those of the method."""
+    from rpsp.experiments.configure import configured, find_method, read_toml  # loads jax: start-up time of --help
+
     file = _value("--config", arguments)
-    given = {} if file is None else configs.read_toml(file)
+    given = {} if file is None else read_toml(file)
     plugin = _value("--plugin", arguments) or given.get("plugin")
     if isinstance(plugin, str):  # a file may hold another type, which `configured` refuses
-        configs.import_plugin(plugin)
+        import_plugin(plugin)
     if (method := _value("--method", arguments)) is not None:
         given["method"] = method
-    return configs.configured(given, "" if file is None else f"{file}: ")
+    config = configured(given, "" if file is None else f"{file}: ")
+    _check_flags(arguments, find_method(config.method))
+    return config
+
+
+def _check_flags(arguments: list[str], method: Any) -> None:
+    """Raise `UsageError` for a flag of another method."""
+    from rpsp.experiments.configure import setting_names  # loads jax: start-up time of --help
+
+    own = {f.name for cls in (configs.TrainConfig, configs.Sensors) for f in dataclasses.fields(cls)}
+    for argument in arguments:
+        name = argument.partition("=")[0].removeprefix("--").replace("-", "_")
+        if argument.startswith("--") and name not in own and name not in method.known and name in setting_names():
+            raise UsageError(method.refusal(name))
+
+
+def _fit_defaults(arguments: list[str]) -> Any:
+    """Return the default settings of the belief."""
+    from rpsp.experiments.configure import fit_settings  # loads jax: start-up time of --help
+
+    return fit_settings(_value("--kind", arguments) or configs.FitConfig.kind)
+
+
+def _with_flags(config: Any) -> Any:
+    """Return the configuration as an instance of a class whose `settings` are flags."""
+    cls = _with_settings_of(type(config), config.settings)
+    return cls(**{f.name: getattr(config, f.name) for f in dataclasses.fields(config)})
+
+
+def _with_settings_of(cls: type, settings: Any) -> type:
+    """Return the class of a command, with the fields of `settings` as flags."""
+    flags = "settings", tyro.conf.OmitArgPrefixes[type(settings)], settings
+    made = dataclasses.make_dataclass(cls.__name__, [flags], bases=(cls,), frozen=True)
+    made.__doc__, made.__module__ = cls.__doc__, cls.__module__
+    return made
+
+
+def _plain(config: Any) -> Any:
+    """Return a configuration as an instance of its class in `COMMANDS`."""
+    cls = next(cls for cls in COMMANDS.values() if isinstance(config, cls))
+    return (
+        config if type(config) is cls else cls(**{f.name: getattr(config, f.name) for f in dataclasses.fields(config)})
+    )
 
 
 def _value(flag: str, arguments: list[str]) -> str | None:

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from rpsp.cli.printing import console, print_json, speaker, table
 from rpsp.experiments import config as configs
+from rpsp.experiments.plugins import plugin_flag
 from rpsp.experiments.words import clock
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def _run(config: configs.TrainConfig | configs.ResumeConfig, run: Callable[[Say,
     if single and not config.quiet and results["iterations"]:
         _print_results(results)
     if single:
-        plugin = configs.plugin_flag(read_config(done.directory))
+        plugin = plugin_flag(read_config(done.directory))
         plugin = plugin or (["--plugin", config.plugin] if config.plugin else [])
         words = ["rpsp", "eval", str(done.directory), *plugin]
         say(f"saved {done.directory}; try it: {shlex.join(words)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -167,3 +168,11 @@ def masked_mean(
     """
     # Select before summing: padding may hold any value, even NaN or infinite ones, which a product with 0 would keep.
     return jnp.sum(jnp.where(mask, x, 0.0)) / jnp.maximum(jnp.sum(mask if per is None else per), 1)
+
+
+def padded(batch: Batch, rows: int) -> Batch:
+    """Return the batch with rows of filler up to `rows`."""
+    missing = rows - batch.shape[0]
+    padded = jax.tree.map(lambda x: np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)), batch)
+    padded.starts[~padded.mask] = True
+    return padded

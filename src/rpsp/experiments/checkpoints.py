@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,8 @@ from rpsp.data.batches import Batch
 from rpsp.data.files import read_bytes, write_bytes
 from rpsp.data.scaling import OneHot, Scaling
 from rpsp.errors import FileFormatError, StorageError, UsageError
-from rpsp.filters.base import Concatenated
-from rpsp.filters.features import OneHotSequence, RandomFourierFeatures
-from rpsp.filters.inference import Bumps, InferenceFilter
-from rpsp.filters.kernel_bayes import KernelBayesFilter
-from rpsp.filters.memory import GRU, ObservationWindow
-from rpsp.filters.rivals import Autoregression, Fourier, Nothing
-from rpsp.filters.tabular import TabularFilter
+from rpsp.experiments import methods  # noqa: F401 - the filters of the library become known by being imported
+from rpsp.filters.base import AbstractFilter
 
 FORMAT = 3
 """Format number of the files that are written."""
@@ -48,88 +44,103 @@ RENAMED_IN_3 = {
 """Fields of format 2 that have other names in format 3, by class."""
 MAX_HEADER = 16 << 20  # maximum bytes of a safetensors header; ours have a few thousand
 MAX_SIZE = 100_000  # maximum dimension of a state or an observation; ours have a few hundred at most
-READABLE: dict[str, type] = {
-    cls.__name__: cls
-    for cls in (
-        eqx.nn.GRUCell,
-        eqx.nn.Linear,
-        OneHot,
-        OneHotSequence,
-        RandomFourierFeatures,
-        Scaling,
-        Concatenated,
-        GRU,
-        ObservationWindow,
-        Bumps,
-        InferenceFilter,
-        Agent,
-        CategoricalPolicy,
-        GaussianPolicy,
-        Network,
-        SquashedPolicy,
-        KernelBayesFilter,
-        TabularFilter,
-        Autoregression,
-        Fourier,
-        Nothing,
-        Batch,
-    )
-}
-"""The classes that a file may name. Files that name other classes are rejected."""
+PARTS: tuple[type, ...] = (
+    eqx.nn.GRUCell,
+    eqx.nn.Linear,
+    Agent,
+    Batch,
+    CategoricalPolicy,
+    GaussianPolicy,
+    Network,
+    OneHot,
+    Scaling,
+    SquashedPolicy,
+)
+"""The classes that a file may name in addition to filters and their parts."""
 
 
-def describe(tree: Any, arrays: dict[str, np.ndarray], name: str = "tree") -> Any:
+def readable() -> dict[str, type]:
+    """Return the classes that a file may name, by name. Files that name other classes are rejected.
+
+    These are `PARTS`, all imported subclasses of `AbstractFilter`, and the Equinox modules of the Python modules that
+    define them, such as their features. Of several classes of one name the first in this order counts, and among a user's
+    own the one defined last, as in a notebook.
+    """
+    filters = [cls for cls in _subclasses(AbstractFilter) if not inspect.isabstract(cls)]
+    homes = {cls.__module__ for cls in filters}
+    modules = list(_subclasses(eqx.Module))
+    ours = [cls for cls in modules if cls.__module__.startswith("rpsp.filters.")]
+    own = [cls for cls in modules if cls.__module__ in homes]
+    return {cls.__name__: cls for cls in (*own, *ours, *PARTS)}
+
+
+def _subclasses(base: type) -> Iterator[type]:
+    """Yield all imported subclasses of a class, in the order of their definition, except those that Equinox derives."""
+    for cls in base.__subclasses__():
+        if (cls.__module__, cls.__qualname__) != (base.__module__, base.__qualname__):  # of `__init__`, by Equinox
+            yield cls
+            yield from _subclasses(cls)
+
+
+def describe(
+    tree: Any, arrays: dict[str, np.ndarray], name: str = "tree", known: Mapping[str, type] | None = None
+) -> Any:
     """Return the JSON description of a tree.
 
     Args:
         tree: a tree of modules, tuples, arrays and plain values.
         arrays: receives the arrays of the tree, by their paths.
         name: the path of the tree.
+        known: the classes that a file may name. Default: `readable()`.
 
     Raises:
-        UsageError: if the tree contains a class that is not in `READABLE`, or a value that cannot be saved.
+        UsageError: if the tree contains a class that is not `readable`, or a value that cannot be saved.
     """
+    known = readable() if known is None else known
     if isinstance(tree, eqx.Module):
-        if READABLE.get(type(tree).__name__) is not type(tree):
+        if known.get(type(tree).__name__) is not type(tree):
             raise UsageError(
-                f"{type(tree).__name__}: is not a class that files may name; to save it, add it to "
-                "rpsp.experiments.checkpoints.READABLE in a module that you give with --plugin."
+                f"{type(tree).__name__}: cannot be saved, because files may name only filters and Equinox modules defined "
+                "beside them, each under a name of its own; rename the class, or define it in the module of the filter."
             )
-        fields = {f.name: describe(getattr(tree, f.name), arrays, f"{name}.{f.name}") for f in dataclasses.fields(tree)}
+        fields = {
+            f.name: describe(getattr(tree, f.name), arrays, f"{name}.{f.name}", known) for f in dataclasses.fields(tree)
+        }
         return {"class": type(tree).__name__, "fields": fields}
     if isinstance(tree, np.ndarray | jax.Array):
         arrays[name] = np.asarray(tree, order="C")  # ascontiguousarray would turn a scalar into a vector
         return {"array": name, "jax": isinstance(tree, jax.Array)}
     if isinstance(tree, tuple):
-        return {"tuple": [describe(x, arrays, f"{name}.{i}") for i, x in enumerate(tree)]}
+        return {"tuple": [describe(x, arrays, f"{name}.{i}", known) for i, x in enumerate(tree)]}
     if isinstance(tree, bool | int | float | str | None):
         return {"value": tree}
     raise UsageError(f"{name}: cannot save a {type(tree).__name__}; use arrays, tuples and plain values.")
 
 
-def rebuild(description: Any, arrays: dict[str, np.ndarray]) -> Any:
+def rebuild(description: Any, arrays: dict[str, np.ndarray], known: Mapping[str, type] | None = None) -> Any:
     """Build the tree from the description that `describe` returned.
 
-    Only classes in `READABLE` are created, and their `__init__` is not called. Every array is removed from `arrays`
+    Only classes that are `readable` are created, and their `__init__` is not called. Every array is removed from `arrays`
     when it is used, so that a small file cannot use one array a million times.
     """
+    known = readable() if known is None else known
     if "array" in description:
         array = arrays.pop(description["array"])
         return jnp.asarray(array) if description["jax"] else array
     if "tuple" in description:
-        return tuple(rebuild(x, arrays) for x in description["tuple"])
+        return tuple(rebuild(x, arrays, known) for x in description["tuple"])
     if "value" in description:
         value = description["value"]
         if not isinstance(value, bool | int | float | str | None):
             raise TypeError(f"{value!r} is not a plain value")
         return value
-    cls = READABLE[description["class"]]
+    cls = known[description["class"]]
     expected = {f.name for f in dataclasses.fields(cls)}
     if set(description["fields"]) != expected:
         raise KeyError(f"the fields of {cls.__name__} do not match")
     module = object.__new__(cls)
     for name, value in description["fields"].items():
-        object.__setattr__(module, name, rebuild(value, arrays))
+        object.__setattr__(module, name, rebuild(value, arrays, known))
     return module
 
 

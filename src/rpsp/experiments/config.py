@@ -1,31 +1,16 @@
 """Settings of all commands, as frozen dataclasses.
 
 The field names are the names of the flags and of the entries in configuration files. The docstring of a field is its
-help text. A line break in it is a line break in `--help`.
+help text. A line break in it is a line break in `--help`. The settings of a method or a belief are not listed here: they
+are the fields of its parts (`rpsp.experiments.settings`).
 """
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-import functools
-import importlib
-import numbers
-import operator
-import sys
-import tomllib
-import types
-import typing
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-
-from rpsp.envs.tasks import TASKS
-from rpsp.errors import UsageError
-from rpsp.experiments.methods import METHODS, Method, MethodSettings
 
 
 @dataclass(frozen=True)
@@ -52,21 +37,16 @@ class FitConfig:
 
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV|DATA")]
     """A Gymnasium id (Env-v0 or module:Env-v0), an .npz file of episodes, or minari:ID."""
-    kind: Literal["inference", "kernel-bayes", "gru", "tabular"] = "inference"
-    """Kind of filter: inference (ours), kernel-bayes (the paper's), gru, or tabular (for discrete data)."""
+    kind: str = "inference"
+    """Kind of belief: inference (ours), kernel-bayes (the paper's), gru, or tabular (for discrete data).
+    Your own as package.module:attribute. Its settings are flags: see `rpsp fit --kind KIND --help`."""
     sensors: tyro.conf.OmitArgPrefixes[Sensors] = Sensors()
     samples: int = 10_000
     """Length of the exploration with random actions, in steps. For environments only."""
     seed: int = 0
     """Seed of exploration, random features and the held-out split."""
-    past: int | None = None
-    """Length of the history that the state is regressed on, in steps. Default: depends on --kind."""
-    future: int | None = None
-    """Length of the future that the state predicts, in steps. Default: depends on --kind."""
-    dimension: int | None = None
-    """Dimension of the state. Default: depends on --kind."""
-    epochs: int | None = None
-    """Number of refinement epochs (backpropagation through time). Default: depends on --kind."""
+    settings: tyro.conf.Suppress[Any] = None
+    """The settings of the belief."""
     out: str | None = None
     """Run directory. Default: runs/SOURCE__fit-KIND__SEED__TIME."""
     inspect: bool = False
@@ -91,9 +71,6 @@ class InspectConfig:
     """Print the results as one JSON object on the last line."""
     quiet: bool = False
     """Print errors only (and the JSON object with --json)."""
-
-
-DEFAULTS = METHODS["rpsi-trpo"].settings()
 
 
 @dataclass(frozen=True)
@@ -125,7 +102,8 @@ class TrainConfig:
     """Maximum length of an episode, in steps. Default: the paper's value on its tasks, else the environment's limit."""
     num_envs: int | None = None
     """Number of environments that are stepped in parallel. Default: --samples / --max-episode-steps, at most 100."""
-    settings: tyro.conf.OmitArgPrefixes[MethodSettings] = DEFAULTS
+    settings: tyro.conf.Suppress[Any] = None
+    """The settings of the method, as `Method.settings` returns them."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Device of the updates. Acting always runs on the CPU. auto: a GPU if there is one and it is faster."""
     threads: int | None = None
@@ -362,191 +340,3 @@ class CompareConfig:
     """Print the results as one JSON object on the last line."""
     quiet: bool = False
     """Print errors only (and the JSON object with --json)."""
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# From names and values to a configuration
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def configured(given: Mapping[str, Any], where: str = "") -> TrainConfig:
-    """Return the configuration with these settings. Settings that are not given have the method's defaults.
-
-    Args:
-        given: values by flat name, with underscores or hyphens.
-        where: prefix of error messages that says where the settings come from, such as "hopper.toml: ".
-
-    Raises:
-        UsageError: if a name is unknown or a value has the wrong type.
-    """
-    given = {name.replace("-", "_"): value for name, value in given.items()}
-    own, sensors, settings = (_hints(cls) for cls in (TrainConfig, Sensors, MethodSettings))
-    known = {**own, **sensors, **settings}
-    del known["sensors"], known["settings"]
-    check_names(given, known, where)
-    if not isinstance(observe := given.get("observe"), str | None):
-        from rpsp.envs.make import observed_indices  # start-up time of --help: imports gymnasium and MuJoCo
-
-        given["observe"] = ",".join(map(str, observed_indices(observe)))
-    given = {name: _checked(f"{where}{name}", value, known[name]) for name, value in given.items()}
-    method = find_method(given.get("method", TrainConfig.method))
-
-    def part(hints: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in given.items() if name in hints}
-
-    return TrainConfig(**part(own), sensors=Sensors(**part(sensors)), settings=method.settings(**part(settings)))
-
-
-def setting_names() -> set[str]:
-    """Return the flat names of all settings of `rpsp train`."""
-    return (field_names(TrainConfig) - {"sensors", "settings"}) | field_names(Sensors) | field_names(MethodSettings)
-
-
-def check_names(given: Collection[str], known: Collection[str], where: str = "") -> None:
-    """Raise `UsageError` if a name is not among the known ones. The message suggests the most similar name."""
-    for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else "; `rpsp train --help` lists all settings."
-            raise UsageError(f"{where}{name}: there is no such setting{hint}")
-
-
-MAX_TOML = 1 << 20  # maximum size of a configuration file in bytes
-MAX_FLOAT = sys.float_info.max  # larger values are infinite, or whole numbers that no float can represent
-
-
-def read_toml(path: str | Path) -> dict[str, Any]:
-    """Read the settings in a TOML file. Raises `UsageError` if it cannot be read."""
-    try:
-        if (size := Path(path).stat().st_size) > MAX_TOML:
-            raise UsageError(
-                f"config: {str(path)!r} has {size} bytes, more than {MAX_TOML}; it is not a configuration file."
-            )
-        with Path(path).open("rb") as file:
-            return tomllib.loads(file.read(MAX_TOML).decode())
-    except OSError as error:
-        raise UsageError(f"config: {str(path)!r} cannot be read ({error.strerror}).") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"config: {str(path)!r} is not TOML ({error}).") from error
-
-
-def usual_samples(env: str | None, method: Method | None = None, limit: int = 1000) -> int:
-    """Return the default number of environment steps per iteration.
-
-    This is the paper's value on its tasks, otherwise ten episodes, but 2000 to 10000 steps. A method may have a smaller
-    maximum. The result is at least one episode.
-
-    Args:
-        env: the Gymnasium id.
-        method: the method. Default: ignore the maximum of the method.
-        limit: maximum length of an episode in steps.
-    """
-    task = TASKS.get(env or "")
-    usual = task.batch_samples if task else max(limit, min(10_000, max(2_000, 10 * limit)))
-    return usual if method is None or method.samples is None else max(limit, min(usual, method.samples))
-
-
-def find_method(name: str) -> Method:
-    """Return a method by its name in `METHODS`, or a user's own method by `package.module:attribute`.
-
-    Raises:
-        UsageError: if there is no such method, or it cannot be imported.
-    """
-    if ":" in name:
-        return _import_method(name)
-    if name not in METHODS:
-        near = difflib.get_close_matches(name.lower(), METHODS, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise UsageError(
-            f"method: {name!r} is not one of {', '.join(METHODS)}{hint}; give your own as package.module:attribute."
-        )
-    return METHODS[name]
-
-
-def _import_method(name: str) -> Method:
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # a user's module may raise anything
-        raise UsageError(f"method: {name!r} cannot be imported ({error}); give package.module:attribute.") from error
-    if not isinstance(found, Method):
-        raise UsageError(f"method: {name!r} is a {type(found).__name__}, not an rpsp.experiments.methods.Method.")
-    return dataclasses.replace(found, name=name)
-
-
-def import_plugin(name: str | None) -> None:
-    """Import a user's module, or several, such as "mine.tasks,mine.methods"."""
-    for module in [] if name is None else name.split(","):
-        try:
-            importlib.import_module(module)
-        except Exception as error:  # a user's module may raise anything
-            raise UsageError(f"plugin: {module!r} cannot be imported ({error}); give the name of a module.") from error
-
-
-def named_modules(plugin: Any, method: Any, env: Any) -> list[str]:
-    """Return the modules that these settings name: plugins, and the modules of methods and environments."""
-    plugins = plugin.split(",") if isinstance(plugin, str) else []
-    homes = [name.partition(":")[0] for name in (method, env) if isinstance(name, str) and ":" in name]
-    return list(dict.fromkeys([*plugins, *homes]))
-
-
-def plugin_flag(config: TrainConfig) -> list[str]:
-    """Return the --plugin flag that a later command on this run needs.
-
-    A file in a run directory cannot make rpsp import a module, so the user must name the modules again.
-    """
-    modules = named_modules(config.plugin, config.method, config.env)
-    return ["--plugin", ",".join(modules)] if modules else []
-
-
-def check_values(config: TrainConfig) -> None:
-    """Check the types of all values: a flag can be NaN, and Python code can pass anything.
-
-    Raises:
-        UsageError: if a value does not have the type of its setting.
-    """
-    for part in (config, config.sensors, config.settings):
-        for name, hint in _hints(type(part)).items():
-            if name not in ("sensors", "settings"):
-                _checked(name, getattr(part, name), hint)
-
-
-@functools.cache
-def _hints(cls: type) -> Mapping[str, Any]:
-    return {name: hint for name, hint in typing.get_type_hints(cls).items() if name in field_names(cls)}
-
-
-def field_names(cls: type) -> set[str]:
-    """Return the names of the fields of a dataclass."""
-    return {f.name for f in dataclasses.fields(cls)}
-
-
-def _checked(name: str, value: Any, hint: Any) -> Any:
-    """Return the value converted to the type, or raise `UsageError`."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
-        return _checked(name, value, arguments[0])
-    if origin in (types.UnionType, typing.Union):
-        if type(None) in arguments and value in (None, "none"):  # TOML has no null value
-            return None
-        return _checked(name, value, next(a for a in arguments if a is not type(None)))
-    if origin is Literal:
-        if value not in arguments:
-            raise UsageError(f"{name}: {value!r} is not one of {', '.join(map(str, arguments))}.")
-        return value
-    if origin is tuple:
-        if not isinstance(value, list | tuple):
-            raise UsageError(f"{name}: {value!r} is not a list of whole numbers.")
-        return tuple(_checked(name, item, arguments[0]) for item in value)
-    if hint is float:
-        # Convert numpy scalars first: comparing a float32 with the bounds would turn the bounds into infinity.
-        plain = float(value) if isinstance(value, numbers.Real) and not isinstance(value, int) else value
-        if isinstance(plain, int | float) and not isinstance(plain, bool) and -MAX_FLOAT <= plain <= MAX_FLOAT:
-            return float(plain)
-    elif hint is int:
-        if isinstance(value, numbers.Integral) and not isinstance(value, bool):  # includes numpy integers
-            return operator.index(value)
-    elif isinstance(value, hint):
-        return value
-    words = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a string"}
-    raise UsageError(f"{name}: {value!r} is not {words.get(hint, hint)}.")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,12 +23,7 @@ from rpsp.experiments import acting_template, onnx_graph
 from rpsp.experiments.agents import ActingState, TrainedAgent, load
 from rpsp.experiments.compilation import compilation_cached
 from rpsp.experiments.files import Say, free_directory
-from rpsp.filters.base import AbstractFilter, Concatenated, to_float64
-from rpsp.filters.features import RandomFourierFeatures
-from rpsp.filters.inference import InferenceFilter
-from rpsp.filters.kernel_bayes import KernelBayesFilter
-from rpsp.filters.memory import GRU, ObservationWindow
-from rpsp.filters.tabular import TabularFilter
+from rpsp.filters.base import AbstractFilter, Concatenated
 from rpsp.training.actions import ActionRange, ActionSymbols
 
 Arrays = dict[str, np.ndarray]
@@ -122,108 +116,10 @@ def policy_bytes(agent: TrainedAgent) -> bytes:
 
 def _beliefs(filter: AbstractFilter) -> list[tuple[str, Arrays]]:
     """Return the kind and the arrays of a filter. A concatenated filter gives several."""
-    if type(filter) is Concatenated:
+    if isinstance(filter, Concatenated):
         return _beliefs(filter.first) + _beliefs(filter.second)
-    for cls, (kind, arrays) in BELIEFS.items():
-        if type(filter) is cls:
-            return [(kind, {"q0": np.asarray(filter.init(), np.float64)} | arrays(to_float64(filter)))]
-    raise UsageError(
-        f"export: {type(filter).__name__} is not one of {', '.join(cls.__name__ for cls in BELIEFS)}, the filters "
-        "that act.py supports; use rpsp.load(...).predict instead."
-    )
-
-
-def _window(filter: ObservationWindow) -> Arrays:
-    """Return the arrays of an observation window, which has none."""
-    return {}
-
-
-def _gru(filter: GRU) -> Arrays:
-    """Return the arrays of a GRU.
-
-    Equinox adds bias_n only to the state's part of the third gate, before the reset gate is applied.
-    """
-    cell = filter.cell
-    assert cell.bias is not None and cell.bias_n is not None  # always set by GRU
-    b_state = np.concatenate([np.zeros(2 * cell.hidden_size), cell.bias_n])
-    weights = {"W_input": cell.weight_ih, "b_input": cell.bias, "W_state": cell.weight_hh, "b_state": b_state}
-    return {name: np.asarray(x) for name, x in weights.items()}
-
-
-def _inference(filter: InferenceFilter) -> Arrays:
-    """Return the arrays of an inference filter."""
-    mean, scale, centres = map(np.asarray, (filter.phi.mean, filter.phi.scale, filter.phi.centres))
-    W, W_first = np.asarray(filter.W), np.asarray(filter.W_first)
-    constant, W_linear, W_young, W_bumps = np.split(W, np.cumsum([1, len(mean), len(mean)]))
-    return {
-        "first": W_first[0],
-        "W_first": W_first[1:],
-        "factor": 1 / scale,
-        "shift": -mean / scale,
-        "centres": centres,
-        "half_squares": (centres**2).sum(axis=0) / 2,
-        "constant": constant[0],
-        "W_linear": W_linear,
-        "W_young": W_young,
-        "W_bumps": W_bumps,
-        "bound": np.asarray(filter.bound),
-    }
-
-
-def _kernel_bayes(filter: KernelBayesFilter) -> Arrays:
-    """Return the arrays of a kernel Bayes filter. Vectors contract with the middle axis of tensors."""
-    q, xi_o, xi_a, oo = len(filter.q0), filter.U_xi_o.shape[2], filter.U_xi_a.shape[1], filter.U_oo.shape[0]
-    middle = (1, 0, 2)
-    return {
-        **{f"a_{name}": x for name, x in _cosines(filter.phi_a).items()},
-        **{f"o_{name}": x for name, x in _cosines(filter.phi_o).items()},
-        "W_ext_xi": np.reshape(filter.W_ext_xi, (q, xi_o, xi_a)).transpose(middle),
-        "W_ext_o": np.reshape(filter.W_ext_o, (q, oo, -1)).transpose(middle),
-        "U_oo": np.transpose(filter.U_oo, middle),
-        "U_xi_o": np.transpose(filter.U_xi_o, middle),
-        "U_xi_a": np.transpose(filter.U_xi_a, middle),
-        "U_q": np.reshape(filter.U_q, (-1, q)),
-        "ridge": np.asarray(filter.ridge) * np.eye(len(filter.U_xi_o)),
-        "low": np.asarray(filter.low),
-        "high": np.asarray(filter.high),
-    }
-
-
-def _cosines(features: Any) -> Arrays:
-    """Return random Fourier features as cosines only: sin x = cos(x − π/2)."""
-    if type(features) is not RandomFourierFeatures:
-        raise UsageError(
-            f"export: act.py supports only RandomFourierFeatures, and this filter has {type(features).__name__}; "
-            "use rpsp.load(...).predict instead."
-        )
-    frequencies = np.asarray(features.frequencies)
-    n = frequencies.shape[1]
-    return {
-        "low": np.asarray(features.low),
-        "high": np.asarray(features.high),
-        "frequencies": np.concatenate([frequencies, frequencies], axis=1),
-        "phases": np.repeat([0.0, -np.pi / 2], n),
-        "projection": np.asarray(features.projection) / np.sqrt(n),
-    }
-
-
-def _tabular(filter: TabularFilter) -> Arrays:
-    """Return the arrays of a tabular filter, with the part of W_ext for each action and observation as W[a, o][o_k, q,
-    a_k].
-    """
-    symbols, o_k, a_k = filter.W_first.shape
-    W = np.reshape(filter.W_ext, (o_k * a_k, symbols, o_k, filter.actions, a_k))
-    return {"W": W.transpose(3, 1, 2, 0, 4), "first": np.reshape(filter.W_first, (symbols, -1))}
-
-
-BELIEFS: dict[type[AbstractFilter], tuple[str, Callable[[Any], Arrays]]] = {
-    ObservationWindow: ("window", _window),
-    GRU: ("gru", _gru),
-    InferenceFilter: ("inference", _inference),
-    KernelBayesFilter: ("kernel_bayes", _kernel_bayes),
-    TabularFilter: ("tabular", _tabular),
-}
-"""For each filter, the function of act.py that updates its state, and the function that returns its arrays."""
+    kind, arrays = filter.exported()
+    return [(kind, {"q0": np.asarray(filter.init(), np.float64)} | arrays)]
 
 
 def _network(policy: AbstractPolicy) -> Network:

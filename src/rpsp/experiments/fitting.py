@@ -34,12 +34,13 @@ def fit(config: FitConfig, say: Say = lambda line: None) -> dict[str, Any]:
         UsageError: if a setting is invalid.
         FileFormatError: if the source is a file that cannot be read.
     """
-    model = PredictiveStateModel(config.kind, seed=config.seed, **_given(config))
+    settings = {} if config.settings is None else vars(config.settings)
+    model = PredictiveStateModel(config.kind, seed=config.seed, **settings)
     recorded = config.source.startswith(MINARI) or config.source.endswith(".npz")
     if not recorded and Path(config.source).is_file():
         raise FileFormatError(other_format(config.source))
     stem = Path(config.source).stem if recorded else config.source.replace("/", "_").replace(":", "_")
-    directory = free_directory(config.out, f"{stem}__fit-{config.kind}__s{config.seed}")
+    directory = free_directory(config.out, f"{stem}__fit-{model.kind}__s{config.seed}")
     if recorded:
         if config.sensors != Sensors():
             raise UsageError("observe: settings of observations apply to environments only, not to recorded data.")
@@ -52,12 +53,12 @@ def fit(config: FitConfig, say: Say = lambda line: None) -> dict[str, Any]:
     started = time.perf_counter()
     with compilation_cached(config.compilation_cache):
         model.fit(episodes)
-    say(f"fitted {config.kind} with {model.fitted.size} state dimensions, and the baselines: {_since(started)}")
+    say(f"fitted {model.kind} with {model.fitted.size} state dimensions, and the baselines: {_since(started)}")
     # The directory is created only now, so that an error leaves no empty directory behind.
     record_settings(directory, config)
     save_episodes(directory / "episodes.npz", episodes)
     model.save(directory / "model.safetensors")
-    results = {"directory": str(directory), "source": config.source, "kind": config.kind, "errors": model.errors}
+    results = {"directory": str(directory), "source": config.source, "kind": model.kind, "errors": model.errors}
     write_json(directory / "results.json", results)
     return results
 
@@ -102,12 +103,6 @@ def explore_environment(config: FitConfig) -> list[Any]:
         return explore(envs, samples=config.samples, seed=config.seed)
     finally:
         envs.close()
-
-
-def _given(config: FitConfig) -> dict[str, int]:
-    """Return the settings of the model that are given. The others have the defaults of the kind."""
-    names = "past", "future", "dimension", "epochs"
-    return {name: value for name in names if (value := getattr(config, name)) is not None}
 
 
 def _amount(episodes: list[Any]) -> str:

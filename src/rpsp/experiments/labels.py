@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rpsp.envs.tasks import TASKS
-from rpsp.experiments.config import Sensors, usual_samples
+from rpsp.experiments.config import Sensors
+from rpsp.experiments.configure import usual_samples
 from rpsp.experiments.methods import METHODS
 
 

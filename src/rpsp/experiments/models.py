@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, SupportsFloat, SupportsIndex
+from typing import Any, SupportsFloat, SupportsIndex
 
 import jax
 import numpy as np
@@ -21,48 +20,11 @@ from rpsp.data.windows import longest_episode
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.checkpoints import check_fit, encoded_size, read_tree, write_tree
 from rpsp.experiments.compilation import compilation_cached
+from rpsp.experiments.configure import find_belief, with_settings
 from rpsp.filters.base import AbstractFilter, compiled_unroll
+from rpsp.filters.belief import Belief
 from rpsp.filters.evaluation import compiled_forecast, forecasts, normalised_errors, r_squared
-from rpsp.filters.inference import InferenceFilter, InferenceSettings, fit_inference, refit_inference
-from rpsp.filters.memory import GRU
-from rpsp.filters.refinement import RefinementSettings, refine
 from rpsp.filters.rivals import fit_autoregression, mean_prediction, persistence
-from rpsp.filters.tabular import TabularSettings, fit_tabular
-from rpsp.filters.two_stage import TwoStageSettings, fit_two_stage
-
-
-@dataclasses.dataclass(frozen=True)
-class GRUSettings:
-    """Settings of the GRU baseline, which is trained by backpropagation through time only."""
-
-    size: int = 32
-    """Number of hidden units."""
-
-
-class Kind(NamedTuple):
-    """A kind of model."""
-
-    settings: type
-    """The class of its settings."""
-    fit: Callable[[Batch, Batch, Any, np.random.Generator, jax.Array], AbstractFilter]
-    """Fits a filter: `fit(batch, held_out, settings, rng, key)`."""
-    refinement: RefinementSettings
-    """Default settings of the refinement."""
-
-
-def _fit_gru(batch: Batch, held_out: Batch, s: GRUSettings, rng: np.random.Generator, key: jax.Array) -> GRU:
-    return GRU(s.size, batch.observations.shape[-1], batch.actions.shape[-1], key=key)
-
-
-NONE, SOME = RefinementSettings(epochs=0), RefinementSettings()
-
-KINDS: dict[str, Kind] = {
-    "inference": Kind(InferenceSettings, lambda b, h, s, rng, key: fit_inference(b, h, s, rng=rng), NONE),
-    "kernel-bayes": Kind(TwoStageSettings, lambda b, h, s, rng, key: fit_two_stage(b, s, rng=rng), SOME),
-    "gru": Kind(GRUSettings, _fit_gru, RefinementSettings(epochs=60)),
-    "tabular": Kind(TabularSettings, lambda b, h, s, rng, key: fit_tabular(b, h, s), NONE),
-}
-"""The kinds of model by name. Users can add their own."""
 
 
 class PredictiveStateModel:
@@ -72,25 +34,25 @@ class PredictiveStateModel:
 
     Args:
         kind: "inference" (ours: the state update is regressed directly), "kernel-bayes" (the paper's: two-stage
-            regression, then refinement), "gru" (backpropagation through time) or "tabular" (discrete data: Bayes rule).
+            regression, then refinement), "gru" (backpropagation through time), "tabular" (discrete data: Bayes rule),
+            your own as "package.module:attribute", or an instance of `rpsp.Belief`.
         seed: seed of the fit and of the held-out split.
         held_out: fraction of the data that is held out, between 0 and 1.
-        **settings: settings of the kind by name (`past`, `future`, `dimension`, …), and `epochs`, the number of
-            refinement epochs.
+        **settings: settings of the belief by name (`past`, `future`, `dimension`, `epochs`, …).
 
     Raises:
         UsageError: if a setting is unknown or invalid.
     """
 
-    def __init__(self, kind: str = "inference", *, seed: int = 0, held_out: SupportsFloat = 0.2, **settings: Any):
-        self.kind = _one_of("kind", kind, KINDS)
+    def __init__(
+        self, kind: str | Belief = "inference", *, seed: int = 0, held_out: SupportsFloat = 0.2, **settings: Any
+    ):
+        belief = kind if isinstance(kind, Belief) else find_belief(kind)
+        self.belief = with_settings(belief, settings)
+        self.kind = belief.kind
         self.seed, self.held_out = _count("seed", seed, 0), _real(held_out)
         if not 0 < self.held_out < 1:
             raise UsageError(f"held_out: {held_out!r} is not a fraction between 0 and 1; a usual value is 0.2.")
-        self.refinement = KINDS[kind].refinement
-        if (epochs := settings.pop("epochs", None)) is not None:
-            self.refinement = dataclasses.replace(self.refinement, epochs=_count("epochs", epochs, 0))
-        self.settings = _settings(KINDS[kind].settings, settings)
         self._filter: AbstractFilter | None = None
         self.errors: dict[str, list[float]] = {}
         """Held-out normalised errors over the horizon, of this model and the baselines. Set by `fit`."""
@@ -114,11 +76,7 @@ class PredictiveStateModel:
         episodes = as_episodes(episodes)
         self.observations, self.actions = self._encodings(episodes)
         rng, batch, held = self._split(episodes)
-        key, refine_key = jax.random.split(jax.random.key(self.seed))
-        filter = KINDS[self.kind].fit(batch, held, self.settings, rng, key)
-        if self.refinement.epochs:
-            filter = refine(filter, batch, held, self.refinement, key=refine_key).filter
-        self._filter = filter
+        self._filter = self.belief.fit(batch, held, key=jax.random.key(self.seed))
         self.errors = self._compare(batch, held, rng)
         return self
 
@@ -126,7 +84,8 @@ class PredictiveStateModel:
     def refit(self, episodes: Sequence[Any]) -> PredictiveStateModel:
         """Refit the model to new episodes in closed form. The meaning of the state's coordinates does not change.
 
-        Anything that uses the states (a policy, a plot, a log) therefore remains valid. Only for kind "inference".
+        Anything that uses the states (a policy, a plot, a log) therefore remains valid. Only for beliefs that keep their
+        coordinates, such as "inference".
 
         Args:
             episodes: a sequence of episodes.
@@ -137,10 +96,10 @@ class PredictiveStateModel:
         Raises:
             UsageError: if the model is of another kind, or not fitted.
         """
-        if not isinstance(self.fitted, InferenceFilter):
+        if not self.belief.keeps_coordinates:
             raise UsageError(f"refit: a {self.kind} model cannot keep its coordinates; call fit(episodes) instead.")
         rng, batch, held = self._split(as_episodes(episodes))
-        self._filter = refit_inference(self.fitted, batch, held, self.settings, rng=rng)
+        self._filter = self.belief.refit(self.fitted, batch, held, key=jax.random.key(self.seed)) or self.fitted
         self.errors = self._compare(batch, held, rng)
         return self
 
@@ -151,8 +110,7 @@ class PredictiveStateModel:
             A random generator with the model's seed, the batch to fit, and the held-out batch.
         """
         rng = np.random.default_rng(self.seed)
-        keep = getattr(self.settings, "future", 0) + 1
-        train, held = split(self._encode(episodes), self.held_out, rng=rng, keep=keep)
+        train, held = split(self._encode(episodes), self.held_out, rng=rng, keep=self.belief.min_length)
         return rng, pack(train), pack(held)
 
     def filter(self, observations: Any, actions: Any) -> Float[np.ndarray, "time_plus_1 q"]:
@@ -260,8 +218,7 @@ class PredictiveStateModel:
             "kind": self.kind,
             "seed": self.seed,
             "held_out": self.held_out,
-            "settings": dataclasses.asdict(self.settings),
-            "epochs": self.refinement.epochs,
+            "settings": dataclasses.asdict(self.belief),
             "errors": self.errors,
         }
         write_tree(Path(path), (self.fitted, self.observations, self.actions), extra, overwrite=overwrite)
@@ -275,13 +232,9 @@ class PredictiveStateModel:
         """
         tree, extra = read_tree(Path(path))
         try:
-            model = PredictiveStateModel(
-                extra["kind"],
-                seed=extra["seed"],
-                held_out=extra["held_out"],
-                epochs=extra["epochs"],
-                **{k: tuple(v) if isinstance(v, list) else v for k, v in extra["settings"].items()},
-            )
+            belief = find_belief(extra["kind"])
+            settings = _settings_of_0_4_0(belief, extra) if "epochs" in extra else extra["settings"]
+            model = PredictiveStateModel(belief, seed=extra["seed"], held_out=extra["held_out"], **settings)
             model._filter, model.observations, model.actions = tree
             model.errors = {str(name): [float(e) for e in errors] for name, errors in extra["errors"].items()}
             check_fit(model.fitted, model.observations, encoded_size(model.actions))
@@ -299,11 +252,11 @@ class PredictiveStateModel:
     def _encodings(self, episodes: list[Episode]) -> tuple[Scaling | OneHot, Scaling | OneHot]:
         observations = np.concatenate([e.observations for e in episodes])
         actions = np.concatenate([e.actions for e in episodes])
-        if self.kind == "tabular":
+        if self.belief.discrete:
             named = (observations, "observations"), (actions, "actions")
             seen, done = (OneHot(int(symbols(column, name=name).max()) + 1) for column, name in named)
             return seen, done
-        past = max(RIVAL_PAST, getattr(self.settings, "past", 0))
+        past = max(RIVAL_PAST, getattr(self.belief, "past", 0))
         if (size := past * (observations.shape[1] + actions.shape[1])) > MAX_HISTORY:
             raise UsageError(
                 f"observations: {observations.shape[1]} dimensions over a past of {past} steps give histories of "
@@ -371,32 +324,12 @@ RIVAL_PAST = 10  # history length of the autoregressive baseline
 MAX_HISTORY = 5000  # regressions solve systems of about twice this size; larger ones take minutes and gigabytes
 
 
-def _settings(cls: type, given: dict[str, Any]) -> Any:
-    """Return the settings of a kind. Numpy numbers become Python numbers, so that a model can be saved as JSON."""
-    known = {field.name: field for field in dataclasses.fields(cls)}
-    for name in given:
-        _one_of("setting", name, known)
-    return cls(**{name: _setting(name, value, known[name].default) for name, value in given.items()})
-
-
-def _setting(name: str, value: Any, default: Any) -> Any:
-    """Convert a value to the type of its default."""
-    if isinstance(default, bool):
-        if not isinstance(value, bool | np.bool_):
-            raise UsageError(f"{name}: {value!r} is not True or False; the default is {default}.")
-        return bool(value)
-    if isinstance(default, int) or (default is None and value is not None):
-        return _count(name, value, 1)
-    if isinstance(default, float):
-        if not (number := _real(value)) >= 0:
-            raise UsageError(f"{name}: {value!r} is not a number ≥ 0; the default is {default}.")
-        return number
-    if isinstance(default, tuple):
-        numbers = tuple(map(_real, value)) if isinstance(value, list | tuple | np.ndarray) else ()
-        if not numbers or not all(number >= 0 for number in numbers):
-            raise UsageError(f"{name}: {value!r} is not a list of numbers ≥ 0; the default is {default}.")
-        return numbers
-    return value
+def _settings_of_0_4_0(belief: Belief, extra: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings in a file of rpsp 0.4.0, where `epochs` was separate and the GRU's units were its `size`."""
+    names: dict[str, str] = {"size": "units"} if belief.kind == "gru" else {}
+    given = {names.get(name, name): value for name, value in extra["settings"].items()}
+    known = {field.name for field in dataclasses.fields(belief)}
+    return given | ({"epochs": extra["epochs"]} if "epochs" in known else {})
 
 
 def _real(value: Any) -> float:
@@ -416,14 +349,6 @@ def _count(name: str, value: Any, least: int) -> int:
     if number < least:
         raise UsageError(f"{name}: {value!r} is not a whole number ≥ {least}.")
     return number
-
-
-def _one_of(field: str, value: str, allowed: Any) -> str:
-    if value not in allowed:
-        near = difflib.get_close_matches(str(value), list(allowed), n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise UsageError(f"{field}: {value!r} is not one of {', '.join(allowed)}{hint}.")
-    return value
 
 
 def _one_row(history: Episode) -> Batch:

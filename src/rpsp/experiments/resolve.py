@@ -16,22 +16,17 @@ from rpsp import sentinel
 from rpsp.envs.make import make
 from rpsp.envs.tasks import TASKS
 from rpsp.errors import FileFormatError, UsageError
-from rpsp.experiments.config import (
-    TrainConfig,
-    check_values,
-    configured,
-    find_method,
-    import_plugin,
-    named_modules,
-    usual_samples,
-)
+from rpsp.experiments.config import TrainConfig
+from rpsp.experiments.configure import check_values, configured, find_method, usual_samples
 from rpsp.experiments.files import read_json
-from rpsp.experiments.recipes import algorithm, recipe
+from rpsp.experiments.methods import Method
+from rpsp.experiments.plugins import import_plugin, named_modules
 from rpsp.experiments.run_writer import summary_writer
+from rpsp.experiments.upgrade import upgraded
 from rpsp.training.loop import max_episode_steps
 
-MOST_STEPS, MOST_UNITS = 10**12, 10_000
-"""Largest accepted numbers of steps and of units. Larger values are mistakes: the machine would run out of memory."""
+MOST_STEPS = 10**12
+"""Largest accepted number of steps. Larger values are mistakes: the machine would run out of memory."""
 
 
 def read_config(directory: Path, known: Collection[str] = ()) -> TrainConfig:
@@ -58,7 +53,7 @@ def read_config(directory: Path, known: Collection[str] = ()) -> TrainConfig:
         if unknown := [name for name in modules if name not in sys.modules and name not in known]:
             raise UnknownModules(directory, unknown, modules)
         import_plugin(given["plugin"])
-        config = configured(given)
+        config = configured(upgraded(given, find_method(given["method"]).known))
         missing = [name for name in AMOUNTS if getattr(config, name) is None]
         if missing or not _exploration(config):
             raise UsageError(f"{[*missing, *EXPLORATION][0]}: is missing")
@@ -166,7 +161,7 @@ def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
     if config.samples is None:  # keep the total number of steps
         iterations = round(iterations * usual_samples(config.env, limit=limit) / samples)
     explored = {"exploration_episodes": task.exploration_episodes} if task else {"exploration_samples": steps(20_000)}
-    if algorithm(method, config.settings).off_policy:  # it also learns from the exploration, and between episodes
+    if method.algorithm.off_policy:  # it also learns from the exploration, and between episodes
         iterations, explored = 300, {"exploration_samples": steps(10_000)}
     explored = _exploration(config) or explored
     if len(explored) == 2:
@@ -196,20 +191,14 @@ def check(config: TrainConfig) -> None:
         UsageError: if a value has the wrong type or is out of range.
     """
     check_values(config)
-    recipe(find_method(config.method), config.settings)  # algorithms check their own settings
-    sizes = "hidden", "past", "future", "dimension", "window", "units", "plus_obs"
-    counts = "refit_batches", "refit_samples", "passes", "minibatch"
-    for name, least in {**dict.fromkeys((*sizes, *counts), 1), "epochs": 0, "plus_obs": 0, "refit_above": 0}.items():
-        value = getattr(config.settings, name)
-        values = value if isinstance(value, tuple) else (least if value is None else value,)
-        if min(values, default=least) < least:
-            raise UsageError(f"{name}: {value} must be at least {least}.")
-        if name in sizes and max(values, default=least) > MOST_UNITS:
-            raise UsageError(f"{name}: {value} is more than the maximum, {MOST_UNITS}.")
-    if not 0 <= config.settings.discount <= 1:
-        raise UsageError(f"discount: {config.settings.discount} is not between 0 and 1; a usual value is 0.99.")
+    composed(config)
     if config.tensorboard:
         summary_writer()
+
+
+def composed(config: TrainConfig) -> Method:
+    """Return the method of a configuration with its settings. Raises `UsageError` if a value is out of range."""
+    return find_method(config.method).with_settings(config.settings)
 
 
 def _device(config: TrainConfig) -> Any:
@@ -220,5 +209,5 @@ def _device(config: TrainConfig) -> Any:
     if jax.default_backend() == "cpu":
         raise UsageError("device: jax finds no GPU; install rpsp[gpu], or choose --device cpu.")
     # Measured on an H200 (docs/benchmarks.md): TRPO alone is no faster there, the others are three to six times faster.
-    gains = algorithm(find_method(config.method), config.settings).gains_from_gpu
+    gains = find_method(config.method).algorithm.gains_from_gpu
     return jax.devices()[0] if config.device == "gpu" or gains else cpu

@@ -42,6 +42,8 @@ from rpsp.experiments.labels import (
     task_label,
     value_of,
 )
+from rpsp.experiments.methods import METHODS
+from rpsp.experiments.upgrade import upgraded
 
 CURVES = {
     "steps": "total_samples",
@@ -205,6 +207,8 @@ def read_result(source: Path) -> Result:
             failed, metrics = source / "failure.txt", source / "metrics.jsonl"
             failure = read_bytes(failed).decode(errors="replace").strip() if failed.exists() else ""
             curves, seconds = _read_metrics(read_bytes(metrics) if metrics.exists() else b"", metrics)
+        if (row := METHODS.get(settings["method"])) is not None:
+            settings = upgraded(settings, row.known)
         if {curve.shape for curve in curves.values()} != {(len(curves["returns"]),)}:
             raise ValueError("its curves differ in length")
         iterations = int(settings["iterations"])

@@ -19,7 +19,7 @@ from rpsp.experiments.config import TrainConfig
 from rpsp.experiments.files import Say, read_json, write_json
 from rpsp.experiments.results import seconds_of
 from rpsp.experiments.run_directory import RunDirectory, skipped
-from rpsp.training.loop import Recipe, Record, Training, TrainingSettings
+from rpsp.training.state import Recipe, Record, Training, TrainingSettings
 
 LARGE = 10_000_000
 """Size in bytes above which a checkpoint is not written after every iteration."""

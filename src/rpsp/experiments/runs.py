@@ -19,16 +19,16 @@ from rpsp.data.files import write_bytes
 from rpsp.errors import PENDING, EnvironmentFailure, FileFormatError, RpspError, UsageError
 from rpsp.experiments.agents import load
 from rpsp.experiments.compilation import compilation_cached
-from rpsp.experiments.config import TrainConfig, configured, field_names, find_method, import_plugin, plugin_flag
+from rpsp.experiments.config import TrainConfig
+from rpsp.experiments.configure import configured
 from rpsp.experiments.files import Say, free_directory, read_json, record_settings, write_json
-from rpsp.experiments.methods import MethodSettings
-from rpsp.experiments.recipes import recipe, unused
-from rpsp.experiments.resolve import FACTORY, _device, check, environment_maker, read_config, resolve
+from rpsp.experiments.plugins import import_plugin, plugin_flag
+from rpsp.experiments.resolve import FACTORY, _device, check, composed, environment_maker, read_config, resolve
 from rpsp.experiments.run_directory import InUse, RunDirectory
 from rpsp.experiments.run_writer import RunWriter
 from rpsp.experiments.words import clock
 from rpsp.experiments.workers import FAILURE, TOGETHER, Failure, Job, cores, run_here
-from rpsp.training.loop import TrainingSettings
+from rpsp.training.state import TrainingSettings
 from rpsp.training.together import train_together
 
 Record = dict[str, float | int]
@@ -199,8 +199,6 @@ def start(config: TrainConfig, say: Say, show: Show, factory: Any = None) -> Run
     seeds = f"s{config.seed}" if config.seeds == 1 else f"s{config.seed}-{config.seed + config.seeds - 1}"
     method = config.method.replace(":", "_")
     directory = free_directory(config.out, f"{stem}__{method}__{seeds}")
-    if names := unused(find_method(config.method), config.settings):
-        say(f"{config.method} ignores these settings: {', '.join(names)}")
     with compilation_cached(config.compilation_cache), _resume_hint(resolved, directory, new=True):
         _claim(directory, resolved)
         if config.seeds > 1:
@@ -311,17 +309,15 @@ def _resume_hint(config: TrainConfig, directory: Path, new: bool = False) -> Ite
 def ingredients(config: TrainConfig) -> tuple[Any, Any]:
     """Return the recipe and the training settings of a resolved configuration, as Algorithm 1 takes them."""
     assert config.samples  # resolved
-    cooked, min_length = recipe(find_method(config.method), config.settings)
-    shared = field_names(TrainingSettings) & field_names(MethodSettings)
+    method = composed(config)
     amounts = TrainingSettings(
         samples=config.samples,
         exploration_episodes=config.exploration_episodes,
         exploration_samples=config.exploration_samples,
-        min_length=min_length,
         seed=config.seed,
-        **{name: getattr(config.settings, name) for name in shared},
+        **vars(method.loop),
     )
-    return cooked, amounts
+    return method.recipe, amounts
 
 
 def _train_runs(

@@ -18,7 +18,7 @@ import dataclasses
 import heapq
 import itertools
 import statistics
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
@@ -27,19 +27,12 @@ from typing import Any, NamedTuple
 
 from rpsp.errors import UsageError
 from rpsp.experiments.cluster import connect, run_there
-from rpsp.experiments.config import (
-    TrainConfig,
-    check_names,
-    configured,
-    find_method,
-    import_plugin,
-    named_modules,
-    read_toml,
-    setting_names,
-)
+from rpsp.experiments.config import TrainConfig
+from rpsp.experiments.configure import check_names, configured, find_method, read_toml, setting_names
 from rpsp.experiments.files import read_json
 from rpsp.experiments.labels import flat_settings, method_label, slug, task_label
 from rpsp.experiments.methods import METHODS
+from rpsp.experiments.plugins import import_plugin, named_modules
 from rpsp.experiments.resolve import check, environment_maker, read_config, resolve
 from rpsp.experiments.results import seconds_of
 from rpsp.experiments.run_directory import RunDirectory
@@ -95,14 +88,15 @@ class Sweep:
             UsageError: if the content is invalid.
         """
         top = _normal(given, where)
-        check_names(top, {*setting_names(), *ELSEWHERE, *AXES, "seeds", "grid"}, where)
+        if isinstance(plugin := top.get("plugin"), str):  # other types are rejected below
+            import_plugin(plugin)
+        known = setting_names(_own_methods(top))
+        check_names(top, {*known, *ELSEWHERE, *AXES, "seeds", "grid"}, where)
         for setting in top:
             if setting in ELSEWHERE:
                 raise UsageError(f"{where}{setting}: cannot be given in a sweep; {ELSEWHERE[setting]}.")
-        axes = {axis: _entries(top.pop(axis, None), axis, setting, where) for axis, setting in AXES.items()}
-        seeds, grid = _seeds(top.pop("seeds", 1), where), _grid(top.pop("grid", {}), where)
-        if isinstance(plugin := top.get("plugin"), str):  # other types are rejected below
-            import_plugin(plugin)
+        axes = {axis: _entries(top.pop(axis, None), axis, setting, known, where) for axis, setting in AXES.items()}
+        seeds, grid = _seeds(top.pop("seeds", 1), where), _grid(top.pop("grid", {}), known, where)
         runs: dict[str, TrainConfig] = {}
         points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
         for seed, task, method, chosen in itertools.product(seeds, axes["tasks"], axes["methods"], points):
@@ -124,14 +118,21 @@ def _normal(given: Any, where: str) -> dict[str, Any]:
     return {str(name).replace("-", "_"): value for name, value in given.items()}
 
 
-def _entries(given: Any, axis: str, setting: str, where: str) -> list[dict[str, Any]]:
+def _own_methods(top: Mapping[str, Any]) -> list[str]:
+    """Return the methods of a sweep that the user has defined, as package.module:attribute."""
+    entries = given if isinstance(given := top.get("methods"), list | tuple) else []
+    names = [entry.get("method") if isinstance(entry, Mapping) else entry for entry in entries]
+    return [name for name in names if isinstance(name, str) and ":" in name]
+
+
+def _entries(given: Any, axis: str, setting: str, known: Collection[str], where: str) -> list[dict[str, Any]]:
     """Return the settings of every entry of a list. An entry that is a string names the task or the method."""
     if not isinstance(given, list | tuple) or not given:
         raise UsageError(f'{where}{axis}: {given!r} is not a list with entries; write {axis} = ["…", "…"].')
     entries = []
     for entry in given:
         settings = {setting: entry} if isinstance(entry, str) else _normal(entry, f"{where}{axis}: ")
-        check_names(settings, setting_names(), f"{where}{axis}: ")
+        check_names(settings, known, f"{where}{axis}: ")
         if setting not in settings:
             raise UsageError(f"{where}{axis}: {entry!r} names no {setting}.")
         for name in settings:
@@ -157,9 +158,9 @@ def _seeds(given: Any, where: str) -> Sequence[int]:
     return seeds
 
 
-def _grid(given: Any, where: str) -> dict[str, list[Any]]:
+def _grid(given: Any, known: Collection[str], where: str) -> dict[str, list[Any]]:
     grid = _normal(given, f"{where}grid: ")
-    check_names(grid, setting_names(), f"{where}grid: ")
+    check_names(grid, known, f"{where}grid: ")
     for name, values in grid.items():
         if name in ELSEWHERE:
             raise UsageError(f"{where}grid: {name}: cannot be given in a grid; {ELSEWHERE[name]}.")
@@ -399,7 +400,7 @@ def expected_speed(config: TrainConfig) -> Speed:
     """
     rows = speed_table()["rows"]
     method = find_method(config.method)
-    row = rows.get(f"{method.belief}, {method.update}") or max(rows.values(), key=lambda r: r["seconds_per_1000_steps"])
+    row = rows.get(method.composition) or max(rows.values(), key=lambda r: r["seconds_per_1000_steps"])
     return Speed(row["initial_seconds"], row["seconds_per_1000_steps"] * (config.samples or 0) / 1000)
 
 

@@ -21,8 +21,9 @@ from typing import IO, NamedTuple
 
 from rpsp.data.files import write_bytes
 from rpsp.errors import FileFormatError, RpspError
-from rpsp.experiments.config import TrainConfig, plugin_flag
+from rpsp.experiments.config import TrainConfig
 from rpsp.experiments.files import read_json, record_settings
+from rpsp.experiments.plugins import plugin_flag
 
 FAILURE = "failure.txt"
 """File in a run directory that contains the reason of the last failure, in one sentence."""

@@ -6,6 +6,7 @@ and a_t.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from jax.tree_util import GetAttrKey
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from rpsp.data.batches import Batch, masked_mean
+from rpsp.errors import UsageError
 
 
 class AbstractFilter(eqx.Module):
@@ -25,8 +27,9 @@ class AbstractFilter(eqx.Module):
 
     The methods process a single trajectory. Use `jax.vmap` for several.
 
-    Subclasses define `init`, `update` and `predict`. A filter whose update starts with costly features that do not
-    depend on the state also overrides `prepare` and `advance`, such that
+    Subclasses define `init`, `update` and `predict`. A subclass that has been imported is known to every command:
+    checkpoints may contain it. A filter whose update starts with costly features that do not depend on the state also
+    overrides `prepare` and `advance`, such that
 
         update(q, a, o) = advance(q, prepare(a, o))
 
@@ -38,10 +41,11 @@ class AbstractFilter(eqx.Module):
         """Number of coordinates of q."""
         return self.init().shape[0]
 
+    @abc.abstractmethod
     def init(self) -> Float[Array, " q"]:
         """Return q_0, the state before the first observation."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def update(
         self, q: Float[Array, " q"], action: Float[Array, " act"], observation: Float[Array, " obs"]
     ) -> Float[Array, " q"]:
@@ -52,8 +56,8 @@ class AbstractFilter(eqx.Module):
             action: a_t.
             observation: o_t.
         """
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def predict(self, q: Float[Array, " q"], action: Float[Array, " act"]) -> Float[Array, " obs"]:
         """Return the predicted observation, E[o_t | q_t, a_t].
 
@@ -61,7 +65,6 @@ class AbstractFilter(eqx.Module):
             q: the state q_t.
             action: a_t.
         """
-        raise NotImplementedError
 
     def prepare(self, action: Float[Array, " act"], observation: Float[Array, " obs"]) -> PyTree:
         """Return the part of the update that does not depend on the state.
@@ -85,6 +88,35 @@ class AbstractFilter(eqx.Module):
             prepared: the result of `prepare(a_t, o_t)`.
         """
         return self.update(q, *prepared)
+
+    @property
+    def horizon(self) -> int:
+        """Number of steps that `predict_horizon` predicts; 0 if it is not defined. Refinement minimises their error."""
+        return 0
+
+    def predict_horizon(self, q: Float[Array, " q"], actions: Float[Array, "k act"]) -> Float[Array, "k obs"]:
+        """Return E[o_{t:t+k-1} | q_t, a_{t:t+k-1}], where k is `horizon`. Override it together with `horizon`.
+
+        Args:
+            q: the state q_t.
+            actions: a_{t:t+k-1}.
+        """
+        raise NotImplementedError(f"{type(self).__name__} predicts one step only")
+
+    def exported(self) -> tuple[str, dict[str, np.ndarray]]:
+        """Return the filter as arrays, for `rpsp export`.
+
+        Returns:
+            The name of the update function in act.py (`rpsp.experiments.acting_template`), and the arrays that it needs.
+
+        Raises:
+            UsageError: if act.py has no function for this filter. This is the default.
+        """
+        raise UsageError(f"export: act.py has no update for {type(self).__name__}; use rpsp.load(...).predict instead.")
+
+    def coordinate_name(self, i: int) -> str | None:
+        """Return the meaning of coordinate i for figures and reports, or None if it has no name. Default: None."""
+        return None
 
 
 def constant(**kwargs: Any) -> Any:

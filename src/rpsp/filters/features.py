@@ -47,6 +47,18 @@ class RandomFourierFeatures(eqx.Module):
         n = self.frequencies.shape[1]
         return (cos @ self.projection[:n] + sin @ self.projection[n:]) / np.sqrt(n).astype(x.dtype)
 
+    def exported(self) -> dict[str, np.ndarray]:
+        """Return the features as cosines only, for act.py: sin x = cos(x − π/2)."""
+        frequencies = np.asarray(self.frequencies)
+        n = frequencies.shape[1]
+        return {
+            "low": np.asarray(self.low),
+            "high": np.asarray(self.high),
+            "frequencies": np.concatenate([frequencies, frequencies], axis=1),
+            "phases": np.repeat([0.0, -np.pi / 2], n),
+            "projection": np.asarray(self.projection) / np.sqrt(n),
+        }
+
 
 def fourier(x: Float[Numbers, "*rows x"], frequencies: Float[Numbers, "x n"]) -> Float[Numbers, "*rows two_n"]:
     """Compute random Fourier features.

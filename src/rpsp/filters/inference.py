@@ -9,69 +9,24 @@ change the meaning of a state.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from rpsp.data.arrays import Numbers
 from rpsp.data.batches import Batch
-from rpsp.data.linalg import NormalEquations, ridge, signed
-from rpsp.data.scaling import fit_scaling
-from rpsp.data.windows import chunked, flat, histories, since_start, window_index
-from rpsp.errors import DivergedError, UsageError
-from rpsp.filters.base import AbstractFilter, compiled_unroll, constant, to_float32
-from rpsp.filters.features import kernel_width
-
-
-class Bumps(eqx.Module):
-    """Features: linear terms, age-dependent linear terms and radial basis functions.
-
-        Φ(y, z) = [1, z̃, y z̃, exp(−‖z̃ − c_i‖²/2)],  z̃ = (z − mean)/scale
-
-    where z is the input, c_i the centre of radial basis function ("bump") i, and y = 1/t for a state at step t of its
-    episode. The terms with y let the gain of the filter decrease during the first steps, as in a Kalman filter.
-
-    The centres are data points. Far from all data the radial basis functions vanish and the map extrapolates linearly.
-    Random Fourier features would extrapolate arbitrarily.
-    """
-
-    mean: Float[Numbers, " z"]
-    """Mean of the inputs."""
-    scale: Float[Numbers, " z"]
-    """Standard deviation of the inputs times the width of the radial basis functions."""
-    centres: Float[Numbers, "z n"]
-    """c_i as columns, in the scaled coordinates z̃."""
-
-    @property
-    def size(self) -> int:
-        """Number of features."""
-        return 1 + 2 * self.centres.shape[0] + self.centres.shape[1]
-
-    def penalties(self, linear: float, bends: tuple[float, ...]) -> list[Float[np.ndarray, " phi"]]:
-        """Return candidate ridges, one value per feature.
-
-        The two parts need different ridges. Nearly linear dynamics need a linear part with almost no penalty, while
-        radial basis functions without penalty fit noise, which the recursion then amplifies.
-
-        Args:
-            linear: ridge of the constant and the linear terms.
-            bends: candidate ridges of the radial basis functions.
-
-        Returns:
-            One vector of ridges for each value in `bends`.
-        """
-        count = self.centres.shape[1]
-        return [np.repeat([linear, bend], [self.size - count, count]) for bend in bends]
-
-    def __call__(self, youth: Float[Numbers, "*rows 1"], z: Float[Numbers, "*rows z"]) -> Float[Numbers, "*rows phi"]:
-        xp = z.__array_namespace__()
-        z = (z - self.mean) / self.scale
-        half_squares = (xp.sum(z * z, axis=-1, keepdims=True) + (self.centres**2).sum(axis=0)) / 2
-        bumps = xp.exp(z @ self.centres - half_squares)
-        return xp.concat([xp.ones_like(youth), z, youth * z, bumps], axis=-1)
+from rpsp.data.linalg import NormalEquations, ridge
+from rpsp.data.randomness import generator
+from rpsp.data.windows import chunked, flat, since_start
+from rpsp.errors import DivergedError
+from rpsp.filters.base import AbstractFilter, compiled_unroll, constant, to_float32, to_float64
+from rpsp.filters.belief import Belief, check_at_least
+from rpsp.filters.bumps import Bumps, fit_bumps
+from rpsp.filters.null_future import coordinates, fit_stage1, null_futures
 
 
 class InferenceFilter(AbstractFilter):
@@ -107,6 +62,30 @@ class InferenceFilter(AbstractFilter):
     def init(self) -> Float[Array, " q"]:
         return jnp.zeros(self.bound.shape[0] + 1)
 
+    def coordinate_name(self, i: int) -> str | None:
+        """Return the name of the last coordinate, 1/t."""
+        return "youth of the belief, 1/t" if i == self.bound.shape[0] else None
+
+    def exported(self) -> tuple[str, dict[str, np.ndarray]]:
+        """Return the arrays of act.py's `inference`."""
+        f = to_float64(self)
+        mean, scale, centres = map(np.asarray, (f.phi.mean, f.phi.scale, f.phi.centres))
+        constant, W_linear, W_young, W_bumps = np.split(np.asarray(f.W), np.cumsum([1, len(mean), len(mean)]))
+        W_first = np.asarray(f.W_first)
+        return "inference", {
+            "first": W_first[0],
+            "W_first": W_first[1:],
+            "factor": 1 / scale,
+            "shift": -mean / scale,
+            "centres": centres,
+            "half_squares": (centres**2).sum(axis=0) / 2,
+            "constant": constant[0],
+            "W_linear": W_linear,
+            "W_young": W_young,
+            "W_bumps": W_bumps,
+            "bound": np.asarray(f.bound),
+        }
+
     def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
         """Return x_{t+1} = clip(Wᵀ Φ(x_t, a_t, o_t)) and 1/(t+1). From q_0: x_1 = clip(W_firstᵀ [1, o_0]) and 1."""
         x, youth = q[:-1], q[-1:]
@@ -129,8 +108,10 @@ class InferenceFilter(AbstractFilter):
 
 
 @dataclass(frozen=True)
-class InferenceSettings:
-    """Settings of `fit_inference`."""
+class Inference(Belief):
+    """Our belief: an `InferenceFilter`, whose update is regressed directly. It is refitted in closed form."""
+
+    keeps_coordinates: ClassVar[bool] = True
 
     past: int = 10
     """Length of the history that stage 1 regresses on, in steps."""
@@ -154,9 +135,32 @@ class InferenceSettings:
     """States are clipped to this many times the largest target. It is large, because a trained robot can reach states
     far from those of the exploration."""
 
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        check_at_least(self, 1, "past", "future", "dimension", "bumps")
+        check_at_least(self, 0, "rounds")
+
+    @property
+    def min_length(self) -> int:
+        """k + 1 steps."""
+        return self.future + 1
+
+    def fit(self, batch: Batch, held_out: Batch, *, key: PRNGKeyArray) -> InferenceFilter:
+        """Fit in closed form."""
+        return fit_inference(batch, held_out, self, rng=generator(key))
+
+    def refit(self, filter: AbstractFilter, batch: Batch, held_out: Batch, *, key: PRNGKeyArray) -> InferenceFilter:
+        """Refit update and prediction in closed form. The coordinates of the state keep their meaning."""
+        assert isinstance(filter, InferenceFilter)
+        return refit_inference(filter, batch, held_out, self, rng=generator(key))
+
+    def for_refits(self) -> Inference:
+        """Keep all directions: what the exploration cannot tell from noise, later data can."""
+        return replace(self, only_reliable=False)
+
 
 def fit_inference(
-    batch: Batch, held_out: Batch, settings: InferenceSettings | None = None, *, rng: np.random.Generator
+    batch: Batch, held_out: Batch, settings: Inference | None = None, *, rng: np.random.Generator
 ) -> InferenceFilter:
     """Fit an inference filter. Round and ridge are chosen by the error of the recursion on held-out episodes.
 
@@ -173,17 +177,17 @@ def fit_inference(
     Args:
         batch: training episodes.
         held_out: held-out episodes.
-        settings: default: `InferenceSettings()`.
+        settings: default: `Inference()`.
         rng: random generator.
 
     Raises:
         DivergedError: if every round diverges on the held-out episodes.
         UsageError: if the episodes are too short, or stage 1 would have too many inputs.
     """
-    settings = settings or InferenceSettings()
+    settings = settings or Inference()
     stage1, noise = _stage1(batch, settings)
-    mean, P, reliable = _coordinates(
-        _futures(batch, stage1, settings.past)[flat(batch.mask)], noise, settings.dimension
+    mean, P, reliable = coordinates(
+        null_futures(batch, stage1, settings.past)[flat(batch.mask)], noise, settings.dimension
     )
     all_of_them = np.full_like(reliable, True)
     choices = [reliable, all_of_them] if settings.only_reliable and not reliable.all() else [all_of_them]
@@ -195,7 +199,7 @@ def refit_inference(
     filter: InferenceFilter,
     batch: Batch,
     held_out: Batch,
-    settings: InferenceSettings | None = None,
+    settings: Inference | None = None,
     *,
     rng: np.random.Generator,
 ) -> InferenceFilter:
@@ -207,101 +211,20 @@ def refit_inference(
         filter: the filter to refit.
         batch: training episodes.
         held_out: held-out episodes.
-        settings: default: `InferenceSettings()`.
+        settings: default: `Inference()`.
         rng: random generator.
 
     Raises:
         DivergedError: if every round diverges on the held-out episodes.
         UsageError: if the episodes are too short, or stage 1 would have too many inputs.
     """
-    settings = settings or InferenceSettings()
+    settings = settings or Inference()
     mean, P = np.asarray(filter.mean_future, np.float64), np.asarray(filter.P, np.float64)
     return _fit_update(batch, held_out, _stage1(batch, settings)[0], mean, P, settings, rng)[0]
 
 
-MOST_INPUTS = 20_000
-"""Maximum number of inputs of stage 1. Its matrix has this number squared entries: 3 GB, and minutes to solve."""
-
-
-def _stage1(
-    batch: Batch, settings: InferenceSettings
-) -> tuple[Float[np.ndarray, "h_1_ka k_obs"], Float[np.ndarray, "k_obs k_obs"]]:
-    """Fit stage 1, the ridge regression from [h_t, 1, a_{t:t+k-1}] to o_{t:t+k-1}.
-
-    A regression on p inputs and n independent samples with residual covariance Σ makes predictions whose error has
-    covariance Σ p/n on average. Windows of k steps overlap, so only one in k is counted as independent.
-
-    Returns:
-        The weights, and the estimated covariance of the error of the predictions.
-    """
-    equations, squares = None, 0.0
-    for _, w in window_index(batch, settings.past, settings.future).chunks():
-        h = _young(w.history, settings.past)
-        X = np.concatenate([h, np.ones((len(h), 1)), w.future_actions], axis=1)
-        if X.shape[1] > MOST_INPUTS:
-            raise UsageError(
-                f"observations: {batch.observations.shape[-1]} numbers with past={settings.past} make {X.shape[1]} "
-                f"inputs of a regression, more than {MOST_INPUTS}; observe fewer (observe=...), take a smaller past, "
-                "or a method without such a regression (fm2, gru32)."
-            )
-        equations = equations or NormalEquations(X.shape[1], w.future_observations.shape[1])
-        equations.add(X, w.future_observations)
-        squares += w.future_observations.T @ w.future_observations
-    assert equations is not None  # window_index raises an error if there are no windows
-    W = equations.solve(settings.stage1_ridge)
-    explained = W.T @ equations.XtY
-    residual = squares - explained - explained.T + W.T @ equations.XtX @ W
-    inputs = np.linalg.matrix_rank(equations.XtX, hermitian=True)
-    return W, residual * settings.future * inputs / equations.count**2
-
-
-def _young(history: Float[np.ndarray, "n h"], past: int) -> Float[np.ndarray, "n three_h"]:
-    """Return [h, y h, y² h] with y = 1 / (number of known steps of the history h).
-
-    The regression can then weight a history that is mostly padding differently. The last entry of h is its known
-    fraction. Powers up to y² are needed: with [h, y h] alone, complete histories and those of one step determine all
-    weights, and histories of two steps have no freedom left.
-    """
-    youth = 1 / (past * history[:, -1:])
-    return np.concatenate([history, youth * history, youth**2 * history], axis=1)
-
-
-def _futures(batch: Batch, stage1: np.ndarray, past: int) -> Float[np.ndarray, "row_time k_obs"]:
-    """Return m_t, the prediction of stage 1 under null actions, for every step; 0 at padding."""
-    futures = np.zeros((batch.mask.size, stage1.shape[1]), np.float32)
-    for steps, h in histories(batch, past):
-        h = _young(h, past)
-        futures[steps] = h @ stage1[: h.shape[1]] + stage1[h.shape[1]]
-    return futures
-
-
-def _coordinates(
-    futures: Float[np.ndarray, "n k_obs"], noise: Float[np.ndarray, "k_obs k_obs"], dimension: int
-) -> tuple[Float[np.ndarray, " k_obs"], Float[np.ndarray, "k_obs x"], Bool[np.ndarray, " x"]]:
-    """Compute the coordinates of the state from the predicted futures.
-
-    P has the principal directions of the predicted futures, each scaled by 1/√(S + 1e-3 S_max), where S is the variance
-    along the direction and S_max the largest of them. A direction is reliable if its variance is more than twice the
-    variance of the estimation error. Unreliable directions are scaled up and can make the recursion diverge.
-
-    Args:
-        futures: m_t of the steps.
-        noise: covariance of the estimation error of m_t.
-        dimension: maximum number of directions.
-
-    Returns:
-        μ, P and a flag for each direction: whether it is reliable.
-    """
-    mean = futures.mean(axis=0, dtype=np.float64)
-    variances, directions = np.linalg.eigh(np.atleast_2d(np.cov(futures.T, bias=True)))
-    variances, directions = variances[::-1][:dimension], signed(directions[:, ::-1][:, :dimension])
-    largest = max(float(variances[0]), 1e-12)  # constant observations have variance 0
-    keep = variances > 1e-12 * largest
-    keep[0] = True
-    variances, directions = variances[keep], directions[:, keep]
-    reliable = variances > 2 * np.einsum("fi,fg,gi->i", directions, noise, directions)
-    reliable[0] = True
-    return mean, directions / np.sqrt(variances + 1e-3 * largest), reliable
+def _stage1(batch: Batch, settings: Inference) -> tuple[np.ndarray, np.ndarray]:
+    return fit_stage1(batch, settings.past, settings.future, settings.stage1_ridge)
 
 
 def _fit_update(
@@ -310,7 +233,7 @@ def _fit_update(
     stage1: np.ndarray,
     mean: np.ndarray,
     P: np.ndarray,
-    settings: InferenceSettings,
+    settings: Inference,
     rng: np.random.Generator,
 ) -> tuple[InferenceFilter, float]:
     """Do steps 3 to 5 of `fit_inference` for given coordinates. Returns the filter and its held-out error."""
@@ -320,8 +243,8 @@ def _fit_update(
         W=np.zeros((0, P.shape[1])),
         W_first=ridge(train.reset(train.first), train.target(train.first), settings.ridge),
         W_pred=np.zeros((0, obs)),
-        phi=_fit_bumps(train.moved(train.states, _some(train.later, rng))[1], settings.bumps, rng=rng),
-        phi_pred=_fit_bumps(train.acted(train.states, _some(train.all, rng))[1], settings.bumps, rng=rng),
+        phi=fit_bumps(train.moved(train.states, _some(train.later, rng))[1], settings.bumps, rng=rng),
+        phi_pred=fit_bumps(train.acted(train.states, _some(train.all, rng))[1], settings.bumps, rng=rng),
         bound=settings.slack * np.abs(train.states[:, :-1]).max(axis=0),
         mean_future=mean,
         P=P,
@@ -411,7 +334,7 @@ def _aged(states: np.ndarray, *beside: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 def _steps(batch: Batch, stage1: np.ndarray, mean: np.ndarray, P: np.ndarray, past: int) -> _Steps:
     mask, starts = flat(batch.mask), flat(batch.starts)
-    x = ((_futures(batch, stage1, past) - mean.astype(np.float32)) @ P.astype(np.float32)) * mask[:, None]
+    x = ((null_futures(batch, stage1, past) - mean.astype(np.float32)) @ P.astype(np.float32)) * mask[:, None]
     youth = 1 / (1 + since_start(batch)[:, None])
     return _Steps(
         batch,
@@ -442,15 +365,6 @@ def _choose(
 def _first_good(errors: list[float]) -> int:
     """Return the first index whose error is within 0.5 % of the smallest one. Simpler candidates come first."""
     return int(np.argmax(np.array(errors) <= 1.005 * min(errors)))
-
-
-def _fit_bumps(z: Float[np.ndarray, "n z"], bumps: int, *, rng: np.random.Generator) -> Bumps:
-    """Place radial basis functions at random data points, with half the median distance of the data as width."""
-    scaling = fit_scaling(z)
-    standardised = scaling.encode(z)
-    width = 0.5 * kernel_width(standardised, 50.0, rng=rng)
-    centres = rng.choice(standardised, min(bumps, len(z)), replace=False)
-    return Bumps(scaling.mean, scaling.scale * width, centres.T / width)
 
 
 def _some(steps: np.ndarray, rng: np.random.Generator, most: int = 20_000) -> np.ndarray:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from rpsp.data.arrays import Numbers
 from rpsp.data.linalg import kernel_bayes_weights
-from rpsp.filters.base import AbstractFilter, constant
-from rpsp.filters.features import FeatureMap
+from rpsp.errors import UsageError
+from rpsp.filters.base import AbstractFilter, constant, to_float64
+from rpsp.filters.features import FeatureMap, RandomFourierFeatures
 
 
 class KernelBayesFilter(AbstractFilter):
@@ -61,6 +63,30 @@ class KernelBayesFilter(AbstractFilter):
 
     def init(self) -> Float[Array, " q"]:
         return jnp.asarray(self.q0)
+
+    @property
+    def horizon(self) -> int:
+        """k: length of the future, in steps."""
+        return self.future_length
+
+    def exported(self) -> tuple[str, dict[str, np.ndarray]]:
+        """Return the arrays of act.py's `kernel_bayes`. Vectors contract with the middle axis of tensors."""
+        f = to_float64(self)
+        q, xi_o, xi_a, oo = len(f.q0), f.U_xi_o.shape[2], f.U_xi_a.shape[1], f.U_oo.shape[0]
+        middle = (1, 0, 2)
+        return "kernel_bayes", {
+            **{f"a_{name}": x for name, x in _exported(f.phi_a).items()},
+            **{f"o_{name}": x for name, x in _exported(f.phi_o).items()},
+            "W_ext_xi": np.reshape(f.W_ext_xi, (q, xi_o, xi_a)).transpose(middle),
+            "W_ext_o": np.reshape(f.W_ext_o, (q, oo, -1)).transpose(middle),
+            "U_oo": np.transpose(f.U_oo, middle),
+            "U_xi_o": np.transpose(f.U_xi_o, middle),
+            "U_xi_a": np.transpose(f.U_xi_a, middle),
+            "U_q": np.reshape(f.U_q, (-1, q)),
+            "ridge": np.asarray(f.ridge) * np.eye(len(f.U_xi_o)),
+            "low": np.asarray(f.low),
+            "high": np.asarray(f.high),
+        }
 
     def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
         """Return q_{t+1} = f_cond(W_ext q_t, a_t, o_t)."""
@@ -125,3 +151,13 @@ class KernelBayesFilter(AbstractFilter):
     def predict_horizon(self, q: Float[Array, " q"], actions: Float[Array, "k act"]) -> Float[Array, "k obs"]:
         """Return E[o_{t:t+k-1} | q_t, a_{t:t+k-1}] = W_horᵀ (q_t ⊗ ψ_a(a_{t:t+k-1}))."""
         return (jnp.outer(q, self.psi_a(actions.reshape(-1))).reshape(-1) @ self.W_hor).reshape(self.future_length, -1)
+
+
+def _exported(features: FeatureMap) -> dict[str, np.ndarray]:
+    """Return the arrays of a feature map for act.py. Raises `UsageError` unless they are random Fourier features."""
+    if not isinstance(features, RandomFourierFeatures):
+        raise UsageError(
+            f"export: act.py supports only RandomFourierFeatures, and this filter has {type(features).__name__}; "
+            "use rpsp.load(...).predict instead."
+        )
+    return features.exported()

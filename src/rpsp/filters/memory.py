@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,7 +12,10 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from rpsp.data.arrays import Numbers
-from rpsp.filters.base import AbstractFilter
+from rpsp.data.batches import Batch
+from rpsp.filters.base import AbstractFilter, to_float64
+from rpsp.filters.belief import Belief, check_at_least
+from rpsp.filters.refinement import refined
 
 
 class ObservationWindow(AbstractFilter):
@@ -30,6 +36,10 @@ class ObservationWindow(AbstractFilter):
     def init(self) -> Float[Array, " q"]:
         return jnp.zeros(self.window * self.W_pred.shape[1])
 
+    def exported(self) -> tuple[str, dict[str, np.ndarray]]:
+        """Return the name of act.py's `window`, which needs no arrays."""
+        return "window", {}
+
     def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
         return jnp.concatenate([q, observation])[observation.shape[0] :]
 
@@ -49,6 +59,24 @@ def observation_window(window: int, observations: int, actions: int) -> Observat
     newest = (window - 1) * observations
     W[newest : newest + observations] = np.eye(observations)
     return ObservationWindow(jnp.asarray(W), window)
+
+
+@dataclass(frozen=True)
+class FiniteMemory(Belief):
+    """Finite memory: the last observations. There is nothing to fit."""
+
+    kind: ClassVar[str] = "finite-memory"
+
+    window: int = 2
+    """Number of observations."""
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        check_at_least(self, 1, "window")
+
+    def fit(self, batch: Batch, held_out: Batch, *, key: PRNGKeyArray) -> ObservationWindow:
+        """Return a window for observations and actions of this size."""
+        return observation_window(self.window, batch.observations.shape[-1], batch.actions.shape[-1])
 
 
 class GRU(AbstractFilter):
@@ -76,8 +104,42 @@ class GRU(AbstractFilter):
     def init(self) -> Float[Array, " q"]:
         return self.q0
 
+    def exported(self) -> tuple[str, dict[str, np.ndarray]]:
+        """Return the arrays of act.py's `gru`.
+
+        Equinox adds bias_n only to the state's part of the third gate, before the reset gate is applied.
+        """
+        cell = to_float64(self).cell
+        assert cell.bias is not None and cell.bias_n is not None  # always set by GRU
+        b_state = np.concatenate([np.zeros(2 * cell.hidden_size), cell.bias_n])
+        weights = {"W_input": cell.weight_ih, "b_input": cell.bias, "W_state": cell.weight_hh, "b_state": b_state}
+        return "gru", {name: np.asarray(x) for name, x in weights.items()}
+
     def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
         return self.cell(jnp.concatenate([observation, action]), q)
 
     def predict(self, q: Array, action: Array) -> Float[Array, " obs"]:
         return self.decoder(jnp.concatenate([q, action]))
+
+
+@dataclass(frozen=True)
+class Recurrent(Belief):
+    """A `GRU`. Unless `epochs` is 0, it is first trained to predict (the paper's reg_GRU)."""
+
+    kind: ClassVar[str] = "gru"
+
+    units: int = 32
+    """Number of hidden units."""
+    epochs: int = 60
+    """Number of epochs of training to predict, by backpropagation through time."""
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        check_at_least(self, 1, "units")
+        check_at_least(self, 0, "epochs")
+
+    def fit(self, batch: Batch, held_out: Batch, *, key: PRNGKeyArray) -> AbstractFilter:
+        """Draw random weights, then train them to predict."""
+        refine_key, drawn = jax.random.split(key)
+        filter = GRU(self.units, batch.observations.shape[-1], batch.actions.shape[-1], key=drawn)
+        return refined(filter, batch, held_out, self.epochs, key=refine_key)

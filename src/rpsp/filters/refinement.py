@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -19,9 +19,9 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from rpsp.data.arrays import Numbers
 from rpsp.data.batches import Batch, masked_mean
+from rpsp.data.randomness import generator
 from rpsp.data.windows import future_mask, stack_future
 from rpsp.filters.base import AbstractFilter, compiled_unroll, prediction_loss, trainable, unroll
-from rpsp.filters.kernel_bayes import KernelBayesFilter
 
 F = TypeVar("F", bound=AbstractFilter)
 
@@ -97,7 +97,7 @@ def refine(
     which = trainable(filter)
     state = optimiser.init(eqx.filter(filter, which))
     errors, best, best_epoch = [float(_held_out_error(filter, held))], filter, 0
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    rng = generator(key)
     for epoch in range(1, settings.epochs + 1):
         initial = _initial_states(filter, batch, settings.truncate)
         order = rng.permutation(rows)
@@ -108,6 +108,13 @@ def refine(
         if errors[-1] < min(errors[:-1], default=np.inf):
             best, best_epoch = filter, epoch
     return Refined(best, errors, best_epoch)
+
+
+def refined(filter: F, batch: Batch, held_out: Batch, epochs: int, *, key: PRNGKeyArray) -> F:
+    """Return the filter after `epochs` epochs of `refine` with its default settings; unchanged if `epochs` is 0."""
+    if epochs == 0:
+        return filter
+    return cast(F, refine(filter, batch, held_out, RefinementSettings(epochs=epochs), key=key).filter)
 
 
 @cache
@@ -135,7 +142,7 @@ def _without_filler(batch: Batch) -> Batch:
     return jax.tree.map(blank, batch)
 
 
-def horizon_loss(filter: KernelBayesFilter, states: Float[Array, "row time q"], futures: Futures) -> Float[Array, ""]:
+def horizon_loss(filter: AbstractFilter, states: Float[Array, "row time q"], futures: Futures) -> Float[Array, ""]:
     """Compute the k-step prediction loss.
 
         ‖W_horᵀ(q_t ⊗ ψ_a(a_{t:t+k-1})) − o_{t:t+k-1}‖² / k
@@ -154,11 +161,11 @@ def horizon_loss(filter: KernelBayesFilter, states: Float[Array, "row time q"], 
 def with_futures(filter: AbstractFilter, batch: Batch) -> tuple[Batch, Futures | None]:
     """Return the batch and the windows that the loss of this filter needs.
 
-    A `KernelBayesFilter` is refined on all k steps of its future. Other filters need no windows (None).
+    A filter with a `horizon` of k steps is refined on all of them. Other filters need no windows (None).
     """
-    if not isinstance(filter, KernelBayesFilter):
+    k = filter.horizon
+    if k == 0:
         return batch, None
-    k = filter.future_length
     actions, observations = np.asarray(batch.actions), np.asarray(batch.observations)
     return batch, Futures(stack_future(actions, k), stack_future(observations, k), future_mask(batch, k))
 
@@ -168,7 +175,6 @@ def _loss(filter: AbstractFilter, states: Array, data: tuple[Batch, Futures | No
     batch, futures = data
     loss = prediction_loss(filter, states, batch)
     if futures is not None:
-        assert isinstance(filter, KernelBayesFilter)
         loss = loss + horizon_loss(filter, states, futures)
     return loss
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from rpsp.data.arrays import Numbers
 from rpsp.data.batches import Batch
 from rpsp.data.linalg import NormalEquations
 from rpsp.data.windows import Windows, window_index
 from rpsp.errors import UsageError
-from rpsp.filters.base import AbstractFilter, one_step_error, to_float32
+from rpsp.filters.base import AbstractFilter, one_step_error, to_float32, to_float64
+from rpsp.filters.belief import Belief, check_at_least
 
 
 class TabularFilter(AbstractFilter):
@@ -40,6 +41,15 @@ class TabularFilter(AbstractFilter):
 
     def init(self) -> Float[Array, " q"]:
         return jnp.zeros(self.size)
+
+    def exported(self) -> tuple[str, dict[str, np.ndarray]]:
+        """Return the arrays of act.py's `tabular`, with the part of W_ext for each action and observation as
+        W[a, o][o_k, q, a_k].
+        """
+        f = to_float64(self)
+        symbols, o_k, a_k = f.W_first.shape
+        W = np.reshape(f.W_ext, (o_k * a_k, symbols, o_k, f.actions, a_k))
+        return "tabular", {"W": W.transpose(3, 1, 2, 0, 4), "first": np.reshape(f.W_first, (symbols, -1))}
 
     def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
         """Return q_{t+1} = P(o_{t+1:t+k}, o_t | a_{t:t+k}) / P(o_t | a_t), from p_t = W_ext q_t; q_1 = W_first o_0."""
@@ -91,8 +101,10 @@ class TabularFilter(AbstractFilter):
 
 
 @dataclass(frozen=True)
-class TabularSettings:
-    """Settings of `fit_tabular`."""
+class Tabular(Belief):
+    """For discrete observations and actions: a `TabularFilter`, learned by counting."""
+
+    discrete: ClassVar[bool] = True
 
     past: int = 2
     """Number of observations and actions in a history."""
@@ -106,8 +118,24 @@ class TabularSettings:
     smoothing: float = 1.0
     """Number of pseudo-counts. They shrink probabilities with few samples towards the average over histories."""
 
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        check_at_least(self, 1, "past", "future", "max_rank")
 
-def fit_tabular(batch: Batch, held_out: Batch, settings: TabularSettings | None = None) -> TabularFilter:
+    @property
+    def min_length(self) -> int:
+        """k + 1 steps: the future and the extended future."""
+        return self.future + 1
+
+    def fit(self, batch: Batch, held_out: Batch, *, key: PRNGKeyArray) -> TabularFilter:
+        """Fit by counting and one regression. Uses no random numbers."""
+        for name, x in (("observations", batch.observations), ("actions", batch.actions)):
+            if not np.isin(x, (0, 1)).all():
+                raise UsageError(f"method: tabular is for symbols, and the {name} are numbers; try rpsi-trpo.")
+        return fit_tabular(batch, held_out, self)
+
+
+def fit_tabular(batch: Batch, held_out: Batch, settings: Tabular | None = None) -> TabularFilter:
     """Fit a filter for discrete observations by counting and one regression.
 
     Stage 1 counts. For each history h (the last `past` observations and actions) it estimates the table
@@ -120,12 +148,12 @@ def fit_tabular(batch: Batch, held_out: Batch, settings: TabularSettings | None 
     Args:
         batch: training episodes with one-hot observations and actions.
         held_out: held-out episodes.
-        settings: default: `TabularSettings()`.
+        settings: default: `Tabular()`.
 
     Raises:
         UsageError: if the tables would be too large, or the episodes are too short.
     """
-    settings = settings or TabularSettings()
+    settings = settings or Tabular()
     symbols, actions = batch.observations.shape[-1], batch.actions.shape[-1]
     o_k, a_k = symbols**settings.future, actions**settings.future
     if (entries := o_k * a_k * symbols * o_k * actions * a_k) > MAX_ENTRIES:
@@ -170,7 +198,7 @@ class _Codes(NamedTuple):
     """o_{t:t+k} and a_{t:t+k}."""
 
 
-def _codes(w: Windows, starts: Bool[np.ndarray, " n"], symbols: int, actions: int, settings: TabularSettings) -> _Codes:
+def _codes(w: Windows, starts: Bool[np.ndarray, " n"], symbols: int, actions: int, settings: Tabular) -> _Codes:
     past, future = settings.past, settings.future
     seen, done = w.history[:, : past * symbols], w.history[:, past * symbols : -1].reshape(-1, past, actions)
     # A padded action is a null vector, whose argmax is 0. An additional symbol tells it from action 0.

@@ -7,24 +7,30 @@ grow with the amount of data. There are no local optima.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
+import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, PRNGKeyArray
 
 from rpsp.data.batches import Batch
 from rpsp.data.linalg import NormalEquations, conditional_operators, outer, randomized_svd
+from rpsp.data.randomness import generator
 from rpsp.data.windows import WindowIndex, Windows, chunked, flat, window_index
-from rpsp.filters.base import compiled_unroll, to_float32, to_float64
+from rpsp.filters.base import AbstractFilter, compiled_unroll, random_like, to_float32, to_float64
+from rpsp.filters.belief import Belief, check_at_least
 from rpsp.filters.features import FeatureMap, OneHotSequence, fit_fourier
 from rpsp.filters.kernel_bayes import KernelBayesFilter
+from rpsp.filters.refinement import refined
 
 
 @dataclass(frozen=True)
-class TwoStageSettings:
-    """Settings of `fit_two_stage`."""
+class KernelBayes(Belief):
+    """The paper's belief: a `KernelBayesFilter`, fitted by two-stage regression and refined through time."""
+
+    kind: ClassVar[str] = "kernel-bayes"
 
     past: int = 10
     """Length of the history, in steps."""
@@ -56,6 +62,34 @@ class TwoStageSettings:
     """λ of the filter's kernel Bayes rule."""
     clamp: float = 5.0
     """States and the inputs of Fourier features are clipped to this many standard deviations, per coordinate."""
+    epochs: int = 20
+    """Number of refinement epochs (backpropagation through time) after the regression."""
+    refit_epochs: int = 0
+    """Number of refinement epochs after the regression of a refit. 0: none, as in version 0.4.0."""
+    random: bool = False
+    """Initialise the parameters at random before the refinement, instead of by regression (the paper's random PSR)."""
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        check_at_least(self, 1, "past", "future", "dimension", "state_dimension", "history_dimension", "frequencies")
+        check_at_least(self, 0, "epochs", "refit_epochs")
+
+    @property
+    def min_length(self) -> int:
+        """k + 1 steps: the future and the shifted future."""
+        return self.future + 1
+
+    def fit(self, batch: Batch, held_out: Batch, *, key: PRNGKeyArray) -> AbstractFilter:
+        """Fit by two-stage regression, then refine by backpropagation through time."""
+        fit_key, random_key, refine_key = jax.random.split(key, 3)
+        filter = fit_two_stage(batch, self, rng=generator(fit_key))
+        if self.random:
+            filter = random_like(filter, key=random_key)
+        return refined(filter, batch, held_out, self.epochs, key=refine_key)
+
+    def refit(self, filter: AbstractFilter, batch: Batch, held_out: Batch, *, key: PRNGKeyArray) -> AbstractFilter:
+        """Repeat the regression and the refinement on recent episodes. State coordinates change."""
+        return replace(self, random=False, epochs=self.refit_epochs).fit(batch, held_out, key=key)
 
 
 class Maps(NamedTuple):
@@ -96,7 +130,7 @@ def one_hot_maps(symbols: int, actions: int, past: int, future: int) -> Maps:
 SAMPLE = 4_000  # steps to which widths and projections are fitted; the regressions use all steps
 
 
-def fit_maps(index: WindowIndex, settings: TwoStageSettings, *, rng: np.random.Generator) -> Maps:
+def fit_maps(index: WindowIndex, settings: KernelBayes, *, rng: np.random.Generator) -> Maps:
     """Fit random Fourier features of each window, projected by randomized SVD."""
     w = index.sample(SAMPLE, rng=rng)
     d, h = settings.dimension, settings.history_dimension
@@ -106,7 +140,7 @@ def fit_maps(index: WindowIndex, settings: TwoStageSettings, *, rng: np.random.G
 
 
 def fit_two_stage(
-    batch: Batch, settings: TwoStageSettings | None = None, *, rng: np.random.Generator, maps: Maps | None = None
+    batch: Batch, settings: KernelBayes | None = None, *, rng: np.random.Generator, maps: Maps | None = None
 ) -> KernelBayesFilter:
     """Fit a kernel Bayes filter by two-stage regression (section 3.1 and appendix 1 of the paper).
 
@@ -119,14 +153,14 @@ def fit_two_stage(
 
     Args:
         batch: training episodes.
-        settings: default: `TwoStageSettings()`.
+        settings: default: `KernelBayes()`.
         rng: random generator.
         maps: feature maps. Default: random Fourier features fitted to the batch.
 
     Raises:
         UsageError: if the episodes are too short.
     """
-    settings = settings or TwoStageSettings()
+    settings = settings or KernelBayes()
     index = window_index(batch, settings.past, settings.future, padded=settings.padded)
     maps = maps or fit_maps(index, settings, rng=rng)
     sample = index.sample(SAMPLE, rng=rng)
@@ -263,7 +297,7 @@ def _pairs(f: _Features, U: _Derived) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def _stage1(
-    chunks: _Chunks, U: _Derived, settings: TwoStageSettings
+    chunks: _Chunks, U: _Derived, settings: KernelBayes
 ) -> Callable[[_Features], list[Float[np.ndarray, "n a_b"]]]:
     """Fit the three stage-1 regressions.
 

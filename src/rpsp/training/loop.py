@@ -7,8 +7,8 @@ that is interrupted after any iteration and resumed gives the same bits.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -17,11 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium.spaces import Discrete
 from gymnasium.vector import VectorEnv
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from rpsp.algorithms.alternating import forgetting_states
 from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics
-from rpsp.algorithms.objectives import distributions, mean_kl
 from rpsp.algorithms.policies import (
     AbstractPolicy,
     Agent,
@@ -33,101 +32,17 @@ from rpsp.algorithms.policies import (
     input_scaling,
 )
 from rpsp.data.arrays import Numbers
-from rpsp.data.batches import Batch, pack, unpack
+from rpsp.data.batches import Batch, pack, padded
 from rpsp.data.episodes import Episode, split
 from rpsp.data.scaling import OneHot, Scaling, fit_scaling
 from rpsp.errors import DivergedError, UsageError
-from rpsp.filters.base import AbstractFilter, one_step_error, predictions, reached, unroll
+from rpsp.filters.base import Concatenated, reached
+from rpsp.filters.memory import observation_window
 from rpsp.training.actions import ActionSymbols, action_units
-from rpsp.training.refits import Refit
+from rpsp.training.diagnostics import diagnose
+from rpsp.training.refits import Refitted, refit_if_due, still_wanted
 from rpsp.training.rollouts import Collected, collect, explore
-
-Record = dict[str, float | int]
-"""Metrics of an iteration by name. Timings are named *_seconds or *_per_second; everything else is reproducible."""
-
-INIT_STREAM, STEP_STREAM = 2**31, 2**31 + 1
-"""Streams of random numbers for an algorithm's `init` and `step`. `begin` uses the first two subkeys of the seed's key."""
-
-
-def key_for(seed: int, stream: int, iteration: int) -> PRNGKeyArray:
-    """Derive a random key from the seed of a run, a stream and an iteration.
-
-    Args:
-        seed: the root of all randomness.
-        stream: `INIT_STREAM` or `STEP_STREAM`.
-        iteration: counted from 0.
-    """
-    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), stream), iteration)
-
-
-class Recipe(NamedTuple):
-    """What Algorithm 1 leaves open: how the filter is fitted, which algorithm trains, how the filter is refitted."""
-
-    initialise: Callable[[Batch, Batch, np.random.Generator, PRNGKeyArray], AbstractFilter]
-    """(exploration data, held-out part of it, rng, key) → filter."""
-    algorithm: AbstractAlgorithm
-    refit: Refit | None = None
-    """How the filter is fitted again during training. None: never. Not in the paper."""
-
-
-@dataclass(frozen=True)
-class TrainingSettings:
-    """Sizes and seeds of a run."""
-
-    samples: int
-    """Least number of environment steps in an iteration."""
-    exploration_episodes: int | None = 100
-    """Episodes of random actions to which scales and filter are fitted."""
-    exploration_samples: int | None = None
-    """Least number of exploration steps, if `exploration_episodes` is None."""
-    min_length: int = 1
-    """Exploration episodes shorter than this are replaced by new ones."""
-    hidden: tuple[int, ...] = (16,)
-    """Sizes of the policy's hidden layers."""
-    log_std: float = 0.0
-    """Initial value of the policy's log standard deviation (Gaussian policies)."""
-    refit_before: tuple[int, ...] = ()
-    """Iterations, counted from 0, before which the filter is refitted to recent batches. Not in the paper."""
-    refit_batches: int = 3
-    """Number of latest batches that a refit uses."""
-    refit_samples: int = 20_000
-    """Approximate upper limit on the number of steps that a refit uses."""
-    refit_above: float = 0.1
-    """The filter is refitted only if its one-step error exceeds this fraction of the error of persistence."""
-    refit_kl: float = 0.1
-    """A refit that changes the policy by more than this mean KL per sample is rejected, unless it halves the error."""
-    renew_units: bool = False
-    """Whether the policy's input is rescaled to the states it reaches, after 1, 2, 4, … iterations. Not in the paper."""
-    held_out: float = 0.2
-    """Fraction of the data kept from fitting, to evaluate a fit."""
-    seed: int = 0
-    """The root of all randomness."""
-    drop_raising: bool = True
-    """Whether an episode in which the environment raises is dropped and counted, instead of ending the iteration."""
-
-
-class Training(eqx.Module):
-    """The state of a run between two iterations: everything that the next one depends on."""
-
-    iteration: int
-    """Number of finished iterations."""
-    samples: int
-    """Environment steps so far, exploration included."""
-    rows: int
-    """Rows of the latest packed batch. The number never falls, so that few shapes are compiled."""
-    agent: Agent
-    memory: Any
-    """The memory of the algorithm."""
-    scaling: Scaling | OneHot
-    """The scaling of observations, fitted to the exploration."""
-    recent: tuple[Batch, ...]
-    """The latest batches, as far as a later refit will use them."""
-    sound: Agent
-    """The agent of the last iteration whose step was finite; a run that diverges goes back to it."""
-    astray: int = 0
-    """Number of iterations in a row since then whose step was not finite."""
-    halvings: int = 0
-    """How often the run went back; each time its steps are halved."""
+from rpsp.training.state import INIT_STREAM, STEP_STREAM, Recipe, Record, Training, TrainingSettings, key_for
 
 
 def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[Training, Record]:
@@ -144,7 +59,9 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
     Raises:
         UsageError: if the algorithm needs bounded continuous actions and the environment has others.
     """
-    algorithm = recipe.algorithm
+    belief, algorithm = recipe
+    if settings.refit_before and belief.can_refit:
+        belief = belief.for_refits()
     if algorithm.squashed:
         _check_bounds(envs)
     rng = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(2,)))
@@ -155,14 +72,17 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
         episodes=settings.exploration_episodes,
         samples=settings.exploration_samples,
         seed=settings.seed,
-        min_length=settings.min_length,
+        min_length=belief.min_length,
         drop_raising=settings.drop_raising,
     )
     explored = time.perf_counter()
     scaling, episodes = _encoded(found, envs)
-    fitted, held = split(episodes, settings.held_out, rng=rng, keep=settings.min_length)
+    fitted, held = split(episodes, settings.held_out, rng=rng, keep=belief.min_length)
     batch, held = pack(fitted), pack(held)
-    filter = recipe.initialise(batch, held, rng, filter_key)
+    filter = belief.fit(batch, held, key=filter_key)
+    if settings.plus_obs:
+        sizes = batch.observations.shape[-1], batch.actions.shape[-1]
+        filter = Concatenated(filter, observation_window(settings.plus_obs, *sizes))
     scaling_of_states = input_scaling(filter, reached(filter, batch, held))
     agent = Agent(filter, _policy(envs, filter.size, scaling_of_states, settings, algorithm.squashed, policy_key))
     samples = sum(map(len, episodes))
@@ -271,7 +191,7 @@ def concluded(
         agent=agent,
         memory=memory,
         scaling=training.scaling,
-        recent=_still_wanted(recent, n + 1, settings) if recipe.refit else (),
+        recent=still_wanted(recent, n + 1, settings) if recipe.belief.can_refit else (),
         sound=training.sound if unsound else before.agent,
         astray=training.astray + 1 if unsound else 0,
         halvings=training.halvings,
@@ -351,14 +271,6 @@ def packed(collected: Collected, envs: VectorEnv, rows: int) -> Batch:
     return padded(needed, rows)
 
 
-def padded(batch: Batch, rows: int) -> Batch:
-    """Return the batch with rows of filler up to `rows`."""
-    missing = rows - batch.shape[0]
-    padded = jax.tree.map(lambda x: np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)), batch)
-    padded.starts[~padded.mask] = True
-    return padded
-
-
 def max_episode_steps(envs: VectorEnv) -> int | None:
     """Return the time limit of an episode from the environment's spec or its TimeLimit wrapper, or None."""
     if envs.spec is not None and envs.spec.max_episode_steps is not None:
@@ -422,133 +334,3 @@ def in_renewed_units(algorithm: AbstractAlgorithm, agent: Agent, memory: Any, ba
     units = input_scaling(agent.filter, states, SMALLEST_UNIT)
     memory = algorithm.on_new_units(agent, memory, units)
     return eqx.tree_at(lambda a: a.policy.network, agent, in_units(network, units)), memory
-
-
-class Refitted(NamedTuple):
-    """The agent that will act, the algorithm's memory, and the record of the refit before that."""
-
-    agent: Agent
-    memory: Any
-    record: Record
-
-
-def refit_if_due(recipe: Recipe, settings: TrainingSettings, training: Training) -> Refitted:
-    """Refit the filter to recent batches, if this is due and needed.
-
-    The refit is accepted if the filter predicts held-out rows better and the policy hardly changes.
-
-    Args:
-        recipe: the parts of the method.
-        settings: sizes and the seed.
-        training: the run before the iteration.
-
-    Returns:
-        The agent that will act, with its memory and a record of the refit.
-    """
-    algorithm, agent, memory = recipe.algorithm, training.agent, training.memory
-    if recipe.refit is None or training.iteration not in settings.refit_before or not training.recent:
-        return Refitted(agent, memory, {})
-    rng = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(3, training.iteration)))
-    batch, held = _rows_split(training.recent, settings, rng)
-    watched = diagnose(agent, agent, held, False)
-    # A filter that predicts well stays: better predictions alone improved no run, and every refit costs a little return.
-    if watched["prediction_error"] <= settings.refit_above * watched["persistence_error"]:
-        return Refitted(agent, memory, {"refit_skipped": 1.0})
-    try:
-        candidate = recipe.refit.fit(agent, batch, held, rng)
-    except (UsageError, DivergedError):  # such as episodes that have become too short for a window
-        return Refitted(agent, memory, {"refit_accepted": 0.0})
-    before, after = one_step_error(agent.filter, held), one_step_error(candidate.filter, held)
-    kl = float(diagnose(agent, candidate, held, True)["whole_kl"])
-    # Slightly better predictions do not make up for a change of the policy: a KL of 0.7 undid a hundred iterations. But a
-    # filter that predicts badly is worth replacing even then.
-    accepted = after < before and (kl <= settings.refit_kl or after < before / 2)
-    record = {
-        "refit_error_before": before,
-        "refit_error_after": after,
-        "refit_kl": kl,
-        "refit_accepted": float(accepted),
-    }
-    if not accepted:
-        return Refitted(agent, memory, record)
-    if algorithm.moves_filter(agent) or not recipe.refit.same_coordinates:
-        # Moments of parameters, or a critic of states, whose meaning has changed.
-        memory = algorithm.init(candidate, key=key_for(settings.seed, INIT_STREAM, training.iteration))
-    else:
-        memory = algorithm.on_refit(candidate, memory)
-    return Refitted(candidate, memory, record)
-
-
-def _rows_split(
-    batches: tuple[Batch, ...], settings: TrainingSettings, rng: np.random.Generator
-) -> tuple[Batch, Batch]:
-    """Return shuffled rows of some batches, at most about `refit_samples` steps: those to fit, and those held out."""
-    time_steps = max(batch.shape[1] for batch in batches)
-    wide = [
-        jax.tree.map(lambda x: np.pad(x, [(0, 0), (0, time_steps - x.shape[1])] + [(0, 0)] * (x.ndim - 2)), batch)
-        for batch in batches
-    ]
-    rows = jax.tree.map(lambda *parts: np.concatenate(parts), *wide)
-    rows.starts[~rows.mask] = True
-    steps = rows.mask.sum(axis=1)
-    order = rng.permutation(np.flatnonzero(steps))
-    order = order[np.cumsum(steps[order]) <= max(settings.refit_samples, steps[order[:2]].sum())]
-    # One shape for all refits of a run and for both parts: the rows that `refit_samples` steps need if four fifths full.
-    usual = -(-5 * settings.refit_samples // (4 * time_steps))
-    if len(order) * settings.held_out < 1:  # less than one row: hold out episodes instead of rows
-        parts = split(unpack(_take(rows, order, 0)), settings.held_out, rng=rng, keep=settings.min_length)
-        fitted, held = (pack(part, row_length=time_steps) for part in parts)
-        return _take(fitted, np.arange(len(fitted.mask)), usual), _take(held, np.arange(len(held.mask)), usual)
-    held = max(1, round(settings.held_out * len(order)))
-    return _take(rows, order[held:], usual), _take(rows, order[:held], usual)
-
-
-def _take(batch: Batch, rows: np.ndarray, least: int) -> Batch:
-    """Return some rows, padded to at least `least` and to a multiple of eight: few shapes, few compilations."""
-    return padded(jax.tree.map(lambda x: x[rows], batch), -(-max(least, len(rows)) // 8) * 8)
-
-
-def _still_wanted(recent: tuple[Batch, ...], iteration: int, settings: TrainingSettings) -> tuple[Batch, ...]:
-    """Return those batches before `iteration` that the next refit will use. The others need not be kept or saved."""
-    later = [n for n in settings.refit_before if n >= iteration]
-    if not later:
-        return ()
-    dropped = max(0, min(later) - iteration)  # number of newer batches before that refit
-    keep = max(0, settings.refit_batches - dropped)
-    return recent[-keep:] if keep else ()
-
-
-@eqx.filter_jit
-def diagnose(old: Agent, new: Agent, batch: Batch, moved: bool) -> Diagnostics:
-    """Return the normalised one-step error of the filter and of persistence, and the KL from the old to the new agent.
-
-    Args:
-        old: the agent that acted.
-        new: the agent after the step.
-        batch: the episodes.
-        moved: whether the filter has changed.
-    """
-    batch = jax.tree.map(jnp.asarray, batch)
-    mask = jnp.asarray(batch.mask)
-    before = unroll(old.filter, batch) if batch.states is None else jnp.asarray(batch.states)
-    # The states of a new filter must be computed, which takes as long as acting did: a log needs only every fourth row.
-    rows = slice(None, None, 4 if moved else 1)
-    after = unroll(new.filter, jax.tree.map(lambda x: x[rows], batch)) if moved else before
-    predicted = predictions(old.filter, before, jnp.asarray(batch.actions))
-    return {
-        "prediction_error": _normalised(predicted, batch),
-        "persistence_error": _normalised(jnp.asarray(batch.previous_observations), batch),
-        "whole_kl": mean_kl(distributions(old.policy, before[rows]), distributions(new.policy, after), mask[rows]),
-    }
-
-
-def _normalised(predicted: Float[Array, "row time obs"], batch: Batch) -> Float[Array, ""]:
-    """Return squared error divided by variance, pooled over dimensions: 0 is perfect, 1 is as good as the mean."""
-    mask, actual = jnp.asarray(batch.mask)[..., None], jnp.asarray(batch.observations)
-    mask = jnp.broadcast_to(mask, actual.shape)
-
-    def mean(x: Array) -> Array:
-        return jnp.sum(jnp.where(mask, x, 0.0), axis=(0, 1)) / jnp.maximum(jnp.sum(mask[..., 0]), 1)
-
-    variance = jnp.sum(mean((actual - mean(actual)) ** 2))
-    return jnp.sum(mean((predicted - actual) ** 2)) / jnp.maximum(variance, 1e-12)

@@ -8,7 +8,6 @@ new states, what it did on the old ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,49 +15,50 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from rpsp.algorithms.policies import Agent, Network, input_scaling, with_first_layer
-from rpsp.data.batches import Batch
+from rpsp.data.batches import Batch, pack, padded, unpack
+from rpsp.data.episodes import split
 from rpsp.data.linalg import ridge
 from rpsp.data.scaling import Scaling
-from rpsp.filters.base import AbstractFilter, Concatenated, reached, trainable
-from rpsp.filters.inference import InferenceSettings, refit_inference
+from rpsp.errors import DivergedError, UsageError
+from rpsp.filters.base import AbstractFilter, Concatenated, one_step_error, reached, trainable
+from rpsp.filters.belief import Belief
+from rpsp.training.diagnostics import diagnose
+from rpsp.training.state import INIT_STREAM, REFIT_STREAM, Recipe, Record, Training, TrainingSettings, key_for
 
 
-class Refit(NamedTuple):
-    """How a filter is refitted."""
+def refitted(
+    belief: Belief, agent: Agent, batch: Batch, held_out: Batch, *, key: PRNGKeyArray, rng: np.random.Generator
+) -> Agent | None:
+    """Refit the filter of an agent, and keep what its policy does.
 
-    fit: Callable[[Agent, Batch, Batch, np.random.Generator], Agent]
-    """(agent, recent on-policy data, held-out part of them, rng) → agent."""
-    same_coordinates: bool
-    """Whether the coordinates of a state keep their meaning."""
+    If state coordinates do not keep their meaning, the first layer of the policy is expressed in the new ones by
+    regression. Then the policy is trained to imitate, on the new states, what it did on the old ones.
 
+    Args:
+        belief: how the filter is refitted.
+        agent: the agent that acts.
+        batch: recent training episodes.
+        held_out: recent held-out episodes.
+        key: the source of the randomness of the fit.
+        rng: chooses the steps that are imitated.
 
-def keep_coordinates(settings: InferenceSettings) -> Refit:
-    """Refit the direct-inference filter. Coordinates keep their meaning, so the policy hardly changes."""
-
-    def fit(agent: Agent, batch: Batch, held_out: Batch, rng: np.random.Generator) -> Agent:
-        new = _with_belief(agent, refit_inference(_belief(agent), batch, held_out, settings, rng=rng))
-        old_states, new_states = (reached(a.filter, batch, held_out) for a in (agent, new))
-        return _imitator(new, agent.policy, old_states, new_states, rng)
-
-    return Refit(fit, same_coordinates=True)
-
-
-def new_coordinates(fit: Callable[[Batch, np.random.Generator], AbstractFilter]) -> Refit:
-    """Fit a new filter, express the policy's first layer in its states, and train the policy to imitate the old one."""
-
-    def refit(agent: Agent, batch: Batch, held_out: Batch, rng: np.random.Generator) -> Agent:
-        new = _with_belief(agent, fit(batch, rng))
-        old_states, new_states = (reached(a.filter, batch, held_out) for a in (agent, new))
-        policy: Any = agent.policy
+    Returns:
+        The new agent, or None if the belief keeps its filter.
+    """
+    filter = belief.refit(_predictive(agent), batch, held_out, key=key)
+    if filter is None:
+        return None
+    new = _with_predictive(agent, filter)
+    old_states, new_states = (reached(a.filter, batch, held_out) for a in (agent, new))
+    policy: Any = agent.policy
+    if not belief.keeps_coordinates:
         scaling = input_scaling(new.filter, new_states)
         network = re_expressed(policy.network, old_states, new_states, scaling)
         new = eqx.tree_at(lambda a: a.policy.network, new, network)
-        return _imitator(new, policy, old_states, new_states, rng)
-
-    return Refit(refit, same_coordinates=False)
+    return _imitator(new, policy, old_states, new_states, rng)
 
 
 def re_expressed(
@@ -123,12 +123,114 @@ def imitating(
     return eqx.combine(jax.tree.map(lambda new, old: jnp.where(nearer, new, old), moved, moving), fixed)
 
 
-def _belief(agent: Agent) -> Any:
+def _predictive(agent: Agent) -> AbstractFilter:
     """Return the filter that is fitted: with +obs, the first of the two."""
     return agent.filter.first if isinstance(agent.filter, Concatenated) else agent.filter
 
 
-def _with_belief(agent: Agent, filter: AbstractFilter) -> Agent:
+def _with_predictive(agent: Agent, filter: AbstractFilter) -> Agent:
     if isinstance(agent.filter, Concatenated):
         filter = Concatenated(filter, agent.filter.second)
     return Agent(filter, agent.policy)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# When to refit, and whether to accept it
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Refitted(NamedTuple):
+    """The agent that will act, the algorithm's memory, and the record of the refit before that."""
+
+    agent: Agent
+    memory: Any
+    record: Record
+
+
+def refit_if_due(recipe: Recipe, settings: TrainingSettings, training: Training) -> Refitted:
+    """Refit the filter to recent batches, if this is due and needed.
+
+    The refit is accepted if the filter predicts held-out rows better and the policy hardly changes.
+
+    Args:
+        recipe: the parts of the method.
+        settings: sizes and the seed.
+        training: the run before the iteration.
+
+    Returns:
+        The agent that will act, with its memory and a record of the refit.
+    """
+    (belief, algorithm), agent, memory = recipe, training.agent, training.memory
+    if not belief.can_refit or training.iteration not in settings.refit_before or not training.recent:
+        return Refitted(agent, memory, {})
+    rng = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(3, training.iteration)))
+    batch, held = _rows_split(training.recent, settings, belief.min_length, rng)
+    watched = diagnose(agent, agent, held, False)
+    # A filter that predicts well stays: better predictions alone improved no run, and every refit costs a little return.
+    if watched["prediction_error"] <= settings.refit_above * watched["persistence_error"]:
+        return Refitted(agent, memory, {"refit_skipped": 1.0})
+    key = key_for(settings.seed, REFIT_STREAM, training.iteration)
+    try:
+        candidate = refitted(belief, agent, batch, held, key=key, rng=rng)
+    except (UsageError, DivergedError):  # such as episodes that have become too short for a window
+        candidate = None
+    if candidate is None:
+        return Refitted(agent, memory, {"refit_accepted": 0.0})
+    before, after = one_step_error(agent.filter, held), one_step_error(candidate.filter, held)
+    kl = float(diagnose(agent, candidate, held, True)["whole_kl"])
+    # Slightly better predictions do not make up for a change of the policy: a KL of 0.7 undid a hundred iterations. But a
+    # filter that predicts badly is worth replacing even then.
+    accepted = after < before and (kl <= settings.refit_kl or after < before / 2)
+    record = {
+        "refit_error_before": before,
+        "refit_error_after": after,
+        "refit_kl": kl,
+        "refit_accepted": float(accepted),
+    }
+    if not accepted:
+        return Refitted(agent, memory, record)
+    if algorithm.moves_filter(agent) or not belief.keeps_coordinates:
+        # Moments of parameters, or a critic of states, whose meaning has changed.
+        memory = algorithm.init(candidate, key=key_for(settings.seed, INIT_STREAM, training.iteration))
+    else:
+        memory = algorithm.on_refit(candidate, memory)
+    return Refitted(candidate, memory, record)
+
+
+def _rows_split(
+    batches: tuple[Batch, ...], settings: TrainingSettings, min_length: int, rng: np.random.Generator
+) -> tuple[Batch, Batch]:
+    """Return shuffled rows of some batches, at most about `refit_samples` steps: those to fit, and those held out."""
+    time_steps = max(batch.shape[1] for batch in batches)
+    wide = [
+        jax.tree.map(lambda x: np.pad(x, [(0, 0), (0, time_steps - x.shape[1])] + [(0, 0)] * (x.ndim - 2)), batch)
+        for batch in batches
+    ]
+    rows = jax.tree.map(lambda *parts: np.concatenate(parts), *wide)
+    rows.starts[~rows.mask] = True
+    steps = rows.mask.sum(axis=1)
+    order = rng.permutation(np.flatnonzero(steps))
+    order = order[np.cumsum(steps[order]) <= max(settings.refit_samples, steps[order[:2]].sum())]
+    # One shape for all refits of a run and for both parts: the rows that `refit_samples` steps need if four fifths full.
+    usual = -(-5 * settings.refit_samples // (4 * time_steps))
+    if len(order) * settings.held_out < 1:  # less than one row: hold out episodes instead of rows
+        parts = split(unpack(_take(rows, order, 0)), settings.held_out, rng=rng, keep=min_length)
+        fitted, held = (pack(part, row_length=time_steps) for part in parts)
+        return _take(fitted, np.arange(len(fitted.mask)), usual), _take(held, np.arange(len(held.mask)), usual)
+    held = max(1, round(settings.held_out * len(order)))
+    return _take(rows, order[held:], usual), _take(rows, order[:held], usual)
+
+
+def _take(batch: Batch, rows: np.ndarray, least: int) -> Batch:
+    """Return some rows, padded to at least `least` and to a multiple of eight: few shapes, few compilations."""
+    return padded(jax.tree.map(lambda x: x[rows], batch), -(-max(least, len(rows)) // 8) * 8)
+
+
+def still_wanted(recent: tuple[Batch, ...], iteration: int, settings: TrainingSettings) -> tuple[Batch, ...]:
+    """Return those batches before `iteration` that the next refit will use. The others need not be kept or saved."""
+    later = [n for n in settings.refit_before if n >= iteration]
+    if not later:
+        return ()
+    dropped = max(0, min(later) - iteration)  # number of newer batches before that refit
+    keep = max(0, settings.refit_batches - dropped)
+    return recent[-keep:] if keep else ()

@@ -24,27 +24,13 @@ from gymnasium.vector import VectorEnv
 from jaxtyping import Array, Key, PRNGKeyArray
 
 from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics
-from rpsp.data.batches import Batch
+from rpsp.data.batches import Batch, padded
 from rpsp.errors import DivergedError
-from rpsp.training.loop import (
-    STEP_STREAM,
-    Recipe,
-    Record,
-    Refitted,
-    Training,
-    TrainingSettings,
-    Update,
-    advance,
-    begin,
-    concluded,
-    diagnose,
-    key_for,
-    packed,
-    padded,
-    part_way,
-    refit_if_due,
-)
+from rpsp.training.diagnostics import diagnose
+from rpsp.training.loop import Update, advance, begin, concluded, packed, part_way
+from rpsp.training.refits import Refitted, refit_if_due
 from rpsp.training.rollouts import collect_together
+from rpsp.training.state import STEP_STREAM, Recipe, Record, Training, TrainingSettings, key_for
 
 
 class Step(NamedTuple):

@@ -21,7 +21,6 @@ from rpsp.experiments.figures.appearance import COLOURS, CYCLE, styled, subplots
 from rpsp.experiments.models import PredictiveStateModel
 from rpsp.filters.base import compiled_unroll, forecast
 from rpsp.filters.evaluation import compiled_forecast
-from rpsp.filters.inference import InferenceFilter
 
 
 @styled
@@ -237,8 +236,7 @@ def coordinate_meaning(
                 label=_name(model, names, dim),
             )
         axes.axhline(0, color="0.7", lw=0.8, zorder=0)
-        youth = isinstance(filter, InferenceFilter) and i == filter.size - 1
-        axes.set_title("youth of the belief, 1/t" if youth else f"coordinate {i}", loc="left")
+        axes.set_title(filter.coordinate_name(int(i)) or f"coordinate {i}", loc="left")
     for axes in list(grid.flat)[len(strongest) :]:
         axes.set_visible(False)
     for axes in list(grid.flat)[: len(strongest)][-3:]:  # the lowest panel of each column
@@ -268,7 +266,7 @@ def _symbol_forecasts(probabilities: Float[np.ndarray, "n symbol"], symbols: np.
 
 def _name(model: PredictiveStateModel, names: list[str] | None, dim: int) -> str:
     """Return the name of an observation."""
-    return names[dim] if names else f"{'symbol' if model.kind == 'tabular' else 'observation'} {dim}"
+    return names[dim] if names else f"{'symbol' if model.belief.discrete else 'observation'} {dim}"
 
 
 def _windows(observations: np.ndarray, horizon: int) -> np.ndarray:

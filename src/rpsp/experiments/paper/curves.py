@@ -10,7 +10,7 @@ import numpy as np
 
 from rpsp.envs.tasks import TASKS
 from rpsp.experiments.comparison import unusable
-from rpsp.experiments.config import usual_samples
+from rpsp.experiments.configure import usual_samples
 from rpsp.experiments.methods import METHODS
 from rpsp.experiments.paper.tables import labels_of
 from rpsp.experiments.results import Result
@@ -55,7 +55,7 @@ def of_the_papers_length(result: Result) -> Result:
     Results of SAC are unchanged, because they are compared only with SAC or after equally many steps.
     """
     settings, method = result.settings, METHODS.get(result.settings["method"])
-    if method is None or method.update == "off_policy":
+    if method is None or method.algorithm.off_policy:
         return result
     usual = usual_samples(settings["env"], limit=settings.get("max_episode_steps") or 1000)
     return result.gathered(usual) if (settings.get("samples") or usual) < usual else result

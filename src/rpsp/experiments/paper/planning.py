@@ -11,7 +11,7 @@ from pathlib import Path
 from rpsp.envs.tasks import TASKS
 from rpsp.errors import UsageError
 from rpsp.experiments.comparison import Comparison, compare
-from rpsp.experiments.config import usual_samples
+from rpsp.experiments.configure import usual_samples
 from rpsp.experiments.labels import method_label, task_label
 from rpsp.experiments.methods import METHODS
 from rpsp.experiments.paper.tables import (
@@ -80,7 +80,7 @@ def plan(name: str, seeds: int, scale: float = 1.0, select: bool = False, device
 def _as_many_steps(run: PlannedRun) -> PlannedRun:
     """Keep the total number of steps of a run with short iterations by doing more of them. SAC is unchanged."""
     config, method = run.config, METHODS[run.config.method]
-    if method.update == "off_policy" or config.iterations is None:
+    if method.algorithm.off_policy or config.iterations is None:
         return run
     samples = config.samples or usual_samples(config.env, method)
     iterations = round(config.iterations * usual_samples(config.env) / samples)

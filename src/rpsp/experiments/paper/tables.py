@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rpsp.errors import UsageError
-from rpsp.experiments.config import TrainConfig, configured
+from rpsp.experiments.config import TrainConfig
+from rpsp.experiments.configure import configured
 from rpsp.experiments.labels import flat_settings, method_label, task_label
 from rpsp.experiments.methods import REFITTED
 
@@ -31,7 +32,7 @@ WIDER = {"max_kl": (2e-2, 5e-2)}
 """Trust regions larger than the paper's 1e-2. They are candidates for our methods and for their baselines."""
 REFIT_BEFORE = [5, 12, 25, 40]
 LARGE = {"hidden": ([256, 256],)}
-REFITTED_OFTEN = {"refit_before": (list(REFITTED["refit_before"]),)}
+REFITTED_OFTEN = {"refit_before": (list(REFITTED.refit_before),)}
 FORMER = {"log_std": (0.0,), "samples": (10_000,)}
 """Settings of PPO before it was tuned."""
 CURVES: dict[str, tuple[Entry, ...]] = {

@@ -1,0 +1,247 @@
+"""From names and values to a configuration: TOML files, types of values, methods and plugins by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import importlib
+import numbers
+import operator
+import sys
+import tomllib
+import types
+import typing
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from rpsp.envs.tasks import TASKS
+from rpsp.errors import UsageError
+from rpsp.experiments.config import Sensors, TrainConfig
+from rpsp.experiments.methods import METHODS, Method
+from rpsp.experiments.settings import merged, settings_class
+from rpsp.filters.belief import Belief
+
+
+def configured(given: Mapping[str, Any], where: str = "") -> TrainConfig:
+    """Return the configuration with these settings. Settings that are not given have the method's defaults.
+
+    Args:
+        given: values by flat name, with underscores or hyphens.
+        where: prefix of error messages that says where the settings come from, such as "hopper.toml: ".
+
+    Raises:
+        UsageError: if a name is unknown, the method does not have the setting, or a value has the wrong type.
+    """
+    given = {name.replace("-", "_"): value for name, value in given.items()}
+    own, sensors = (_hints(cls) for cls in (TrainConfig, Sensors))
+    method = find_method(_checked(f"{where}method", given.get("method", TrainConfig.method), str))
+    known = {**own, **sensors, **{name: setting.type for name, setting in method.known.items()}}
+    del known["sensors"], known["settings"]
+    for name in given:
+        if name not in known:
+            check_names([name], setting_names(), where)
+            raise UsageError(f"{where}{method.refusal(name)}")
+    if not isinstance(observe := given.get("observe"), str | None):
+        from rpsp.envs.make import observed_indices  # start-up time of --help: imports gymnasium and MuJoCo
+
+        given["observe"] = ",".join(map(str, observed_indices(observe)))
+    given = {name: _checked(f"{where}{name}", value, known[name]) for name, value in given.items()}
+
+    def part(names: Collection[str]) -> dict[str, Any]:
+        return {name: value for name, value in given.items() if name in names}
+
+    return TrainConfig(**part(own), sensors=Sensors(**part(sensors)), settings=method.settings(**part(method.known)))
+
+
+def setting_names(methods: Iterable[str] = ()) -> set[str]:
+    """Return the flat names of all settings of `rpsp train`.
+
+    Args:
+        methods: names of methods that are not in the table, whose settings are included as well.
+    """
+    rows = [*METHODS.values(), *map(find_method, methods)]
+    own = (field_names(TrainConfig) - {"sensors", "settings"}) | field_names(Sensors)
+    return own.union(*(row.known for row in rows))
+
+
+def check_names(given: Collection[str], known: Collection[str], where: str = "") -> None:
+    """Raise `UsageError` if a name is not among the known ones. The message suggests the most similar name."""
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "; `rpsp train --help` lists all settings."
+            raise UsageError(f"{where}{name}: there is no such setting{hint}")
+
+
+MAX_TOML = 1 << 20  # maximum size of a configuration file in bytes
+MAX_FLOAT = sys.float_info.max  # larger values are infinite, or whole numbers that no float can represent
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Read the settings in a TOML file. Raises `UsageError` if it cannot be read."""
+    try:
+        if (size := Path(path).stat().st_size) > MAX_TOML:
+            raise UsageError(
+                f"config: {str(path)!r} has {size} bytes, more than {MAX_TOML}; it is not a configuration file."
+            )
+        with Path(path).open("rb") as file:
+            return tomllib.loads(file.read(MAX_TOML).decode())
+    except OSError as error:
+        raise UsageError(f"config: {str(path)!r} cannot be read ({error.strerror}).") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"config: {str(path)!r} is not TOML ({error}).") from error
+
+
+def usual_samples(env: str | None, method: Method | None = None, limit: int = 1000) -> int:
+    """Return the default number of environment steps per iteration.
+
+    This is the paper's value on its tasks, otherwise ten episodes, but 2000 to 10000 steps. A method may have a smaller
+    maximum. The result is at least one episode.
+
+    Args:
+        env: the Gymnasium id.
+        method: the method. Default: ignore the maximum of the method.
+        limit: maximum length of an episode in steps.
+    """
+    task = TASKS.get(env or "")
+    usual = task.batch_samples if task else max(limit, min(10_000, max(2_000, 10 * limit)))
+    return usual if method is None or method.samples is None else max(limit, min(usual, method.samples))
+
+
+def find_method(name: str) -> Method:
+    """Return a method by its name in `METHODS`, or a user's own method by `package.module:attribute`.
+
+    Raises:
+        UsageError: if there is no such method, or it cannot be imported.
+    """
+    if ":" in name:
+        found = _imported("method", name)
+        if not isinstance(found, Method):
+            raise UsageError(f"method: {name!r} is a {type(found).__name__}, not an rpsp.Method.")
+        return dataclasses.replace(found, name=name)
+    return METHODS[_one_of("method", name, METHODS)]
+
+
+def find_belief(name: str) -> Belief:
+    """Return a belief with its default settings.
+
+    Args:
+        name: the `kind` of an imported subclass of `Belief`, or `package.module:attribute` of a belief or its class.
+
+    Raises:
+        UsageError: if there is no such belief, or it cannot be imported.
+    """
+    if ":" in name:
+        found = _imported("kind", name)
+        found = found() if isinstance(found, type) and issubclass(found, Belief) else found
+        if not isinstance(found, Belief):
+            raise UsageError(f"kind: {name!r} is a {type(found).__name__}, not an rpsp.Belief.")
+        return found
+    kinds = known_beliefs()
+    return kinds[_one_of("kind", name, kinds)]()
+
+
+def known_beliefs() -> dict[str, type[Belief]]:
+    """Return the imported subclasses of `Belief` by kind. The last definition of a name counts, as in a notebook."""
+    found, left = {}, [Belief]
+    while left:
+        for cls in left.pop().__subclasses__():
+            found[cls.kind] = cls
+            left.append(cls)
+    return found
+
+
+def with_settings(belief: Belief, given: Mapping[str, Any]) -> Belief:
+    """Return a belief with some settings replaced.
+
+    Args:
+        belief: the belief.
+        given: values by name. Numbers may be those of numpy.
+
+    Raises:
+        UsageError: if the belief does not have a setting, or a value has the wrong type or is out of range.
+    """
+    known = merged([belief], belief.kind)
+    values = {_one_of("setting", name, known): _checked(name, value, known[name].type) for name, value in given.items()}
+    return dataclasses.replace(belief, **values)
+
+
+def fit_settings(kind: str) -> Any:
+    """Return the default settings of a belief, as a frozen dataclass with help texts."""
+    known = merged([find_belief(kind)], kind)
+    return settings_class(known)(**{name: setting.value for name, setting in known.items()})
+
+
+def _one_of(field: str, name: str, known: Collection[str]) -> str:
+    if name not in known:
+        near = difflib.get_close_matches(str(name).lower(), list(known), n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        own = "" if field == "setting" else "; give your own as package.module:attribute"
+        raise UsageError(f"{field}: {name!r} is not one of {', '.join(known)}{hint}{own}.")
+    return name
+
+
+def _imported(field: str, name: str) -> Any:
+    """Return an attribute by `package.module:attribute`."""
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except UsageError as error:  # a method of the module that cannot be composed
+        raise UsageError(f"{field}: {name!r} cannot be used: {error}") from error
+    except Exception as error:  # a user's module may raise anything
+        raise UsageError(f"{field}: {name!r} cannot be imported ({error}); give package.module:attribute.") from error
+
+
+def check_values(config: TrainConfig) -> None:
+    """Check the types of all values: a flag can be NaN, and Python code can pass anything.
+
+    Raises:
+        UsageError: if a value does not have the type of its setting.
+    """
+    for part in (config, config.sensors, config.settings):
+        for name, hint in _hints(type(part)).items():
+            if name not in ("sensors", "settings"):
+                _checked(name, getattr(part, name), hint)
+
+
+@functools.cache
+def _hints(cls: type) -> Mapping[str, Any]:
+    return {name: hint for name, hint in typing.get_type_hints(cls).items() if name in field_names(cls)}
+
+
+def field_names(cls: type) -> set[str]:
+    """Return the names of the fields of a dataclass."""
+    return {f.name for f in dataclasses.fields(cls)}
+
+
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    """Return the value converted to the type, or raise `UsageError`."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _checked(name, value, arguments[0])
+    if origin in (types.UnionType, typing.Union):
+        if type(None) in arguments and value in (None, "none"):  # TOML has no null value
+            return None
+        return _checked(name, value, next(a for a in arguments if a is not type(None)))
+    if origin is Literal:
+        if value not in arguments:
+            raise UsageError(f"{name}: {value!r} is not one of {', '.join(map(str, arguments))}.")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise UsageError(f"{name}: {value!r} is not a list of whole numbers.")
+        return tuple(_checked(name, item, arguments[0]) for item in value)
+    if hint is float:
+        # Convert numpy scalars first: comparing a float32 with the bounds would turn the bounds into infinity.
+        plain = float(value) if isinstance(value, numbers.Real) and not isinstance(value, int) else value
+        if isinstance(plain, int | float) and not isinstance(plain, bool) and -MAX_FLOAT <= plain <= MAX_FLOAT:
+            return float(plain)
+    elif hint is int:
+        if isinstance(value, numbers.Integral) and not isinstance(value, bool):  # includes numpy integers
+            return operator.index(value)
+    elif isinstance(value, hint):
+        return value
+    words = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a string"}
+    raise UsageError(f"{name}: {value!r} is not {words.get(hint, hint)}.")

@@ -1,0 +1,33 @@
+"""Settings of 0.4.0, where every method had all settings, as those of the method itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rpsp.experiments.settings import Setting
+
+IN_0_4_0 = frozenset(
+    {
+        "discount", "hidden", "log_std", "max_kl", "damping", "learning_rate", "policy_rate", "return_weight",
+        "prediction_weight", "filter_kl", "truncate", "past", "future", "dimension", "epochs", "random", "window", "units",
+        "plus_obs", "refit_before", "refit_batches", "refit_samples", "refit_above", "refit_kl", "renew_units", "gae",
+        "clip", "passes", "minibatch", "entropy_weight", "normalise", "scale_rewards", "bootstrap", "anneal", "ratio",
+        "capacity", "recompute", "normed",
+    }
+)  # fmt: skip
+"""All settings of a method in 0.4.0. A method ignored those that it did not use."""
+FROM_THE_FILTER = "past", "future", "dimension", "epochs"
+"""Settings that 0.4.0 wrote as null if the filter's default applied."""
+
+
+def upgraded(flat: Mapping[str, Any], known: Mapping[str, Setting]) -> dict[str, Any]:
+    """Return flat settings without those that the method does not have. Settings of today's version are unchanged.
+
+    Args:
+        flat: flat settings from a config.json or a result file.
+        known: the settings of the method.
+    """
+    kept = {name: value for name, value in flat.items() if name in known or name not in IN_0_4_0}
+    null = [name for name in FROM_THE_FILTER if name in kept and kept[name] is None]
+    return kept | {name: known[name].value for name in null}

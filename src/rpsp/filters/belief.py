@@ -1,0 +1,105 @@
+"""The protocol of a belief: the settings of a filter, and how it is fitted to episodes.
+
+A belief is a frozen dataclass. Its fields are settings, which `rpsp train` and `rpsp fit` offer as flags; the docstring of
+a field is its help text. A minimal one:
+
+    @dataclass(frozen=True)
+    class Averaging(Belief):
+        rate: float = 0.3
+        \"\"\"Weight of the newest observation.\"\"\"
+
+        def fit(self, batch, held_out, *, key):
+            return Averages(jnp.asarray(self.rate), batch.observations.shape[-1])
+
+See docs/guides/extending.md for the whole example.
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from jaxtyping import PRNGKeyArray
+
+from rpsp.data.batches import Batch
+from rpsp.errors import UsageError
+from rpsp.filters.base import AbstractFilter
+
+
+@dataclass(frozen=True)
+class Belief(abc.ABC):
+    """Settings of a filter, and how it is fitted."""
+
+    kind: ClassVar[str] = ""
+    """Name of the belief, as in `rpsp fit --kind`. Default: the class name in lower case."""
+    keeps_coordinates: ClassVar[bool] = False
+    """Whether state coordinates keep their meaning in a refit. If not, the policy is expressed in the new ones."""
+    discrete: ClassVar[bool] = False
+    """Whether it needs discrete observations and actions, as one-hot vectors."""
+
+    def __init_subclass__(cls) -> None:
+        """Give a subclass without a `kind` the default one."""
+        super().__init_subclass__()
+        if "kind" not in vars(cls):
+            cls.kind = cls.__name__.lower()
+
+    @abc.abstractmethod
+    def fit(self, batch: Batch, held_out: Batch, *, key: PRNGKeyArray) -> AbstractFilter:
+        """Fit a filter to episodes.
+
+        Args:
+            batch: training episodes, scaled or one-hot.
+            held_out: held-out episodes, for choices such as a ridge or the number of epochs.
+            key: the source of all randomness of the fit.
+
+        Returns:
+            The filter.
+        """
+
+    def refit(
+        self, filter: AbstractFilter, batch: Batch, held_out: Batch, *, key: PRNGKeyArray
+    ) -> AbstractFilter | None:
+        """Fit a filter again, to recent episodes of the policy. Not in the paper.
+
+        Args:
+            filter: the filter in use.
+            batch: recent training episodes.
+            held_out: recent held-out episodes.
+            key: the source of all randomness of the fit.
+
+        Returns:
+            The new filter, with a state of the same size; None to keep the one in use. Default: None.
+        """
+        return None
+
+    @property
+    def min_length(self) -> int:
+        """Number of steps that an exploration episode must have to be used."""
+        return 1
+
+    @property
+    def can_refit(self) -> bool:
+        """Whether `refit` is defined."""
+        return type(self).refit is not Belief.refit
+
+    def for_refits(self) -> Self:
+        """Return the settings to use if the filter will be refitted. Default: the same."""
+        return self
+
+
+def check_at_least(belief: Belief, least: int, *names: str) -> None:
+    """Raise a `UsageError` unless each of these settings is None or between `least` and 10,000.
+
+    Larger values are mistakes: the machine would run out of memory.
+    """
+    for name in names:
+        value = getattr(belief, name)
+        if value is not None and value < least:
+            raise UsageError(f"{name}: {value} must be at least {least}.")
+        if value is not None and value > MOST:
+            raise UsageError(f"{name}: {value} is more than the maximum, {MOST}.")
+
+
+MOST = 10_000
+"""Largest accepted length or dimension."""

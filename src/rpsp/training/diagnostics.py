@@ -1,0 +1,50 @@
+"""What is recorded about an agent: its prediction error, and how far a step has changed it."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from rpsp.algorithms.base import Diagnostics
+from rpsp.algorithms.objectives import distributions, mean_kl
+from rpsp.algorithms.policies import Agent
+from rpsp.data.batches import Batch
+from rpsp.filters.base import predictions, unroll
+
+
+@eqx.filter_jit
+def diagnose(old: Agent, new: Agent, batch: Batch, moved: bool) -> Diagnostics:
+    """Return the normalised one-step error of the filter and of persistence, and the KL from the old to the new agent.
+
+    Args:
+        old: the agent that acted.
+        new: the agent after the step.
+        batch: the episodes.
+        moved: whether the filter has changed.
+    """
+    batch = jax.tree.map(jnp.asarray, batch)
+    mask = jnp.asarray(batch.mask)
+    before = unroll(old.filter, batch) if batch.states is None else jnp.asarray(batch.states)
+    # The states of a new filter must be computed, which takes as long as acting did: a log needs only every fourth row.
+    rows = slice(None, None, 4 if moved else 1)
+    after = unroll(new.filter, jax.tree.map(lambda x: x[rows], batch)) if moved else before
+    predicted = predictions(old.filter, before, jnp.asarray(batch.actions))
+    return {
+        "prediction_error": _normalised(predicted, batch),
+        "persistence_error": _normalised(jnp.asarray(batch.previous_observations), batch),
+        "whole_kl": mean_kl(distributions(old.policy, before[rows]), distributions(new.policy, after), mask[rows]),
+    }
+
+
+def _normalised(predicted: Float[Array, "row time obs"], batch: Batch) -> Float[Array, ""]:
+    """Return squared error divided by variance, pooled over dimensions: 0 is perfect, 1 is as good as the mean."""
+    mask, actual = jnp.asarray(batch.mask)[..., None], jnp.asarray(batch.observations)
+    mask = jnp.broadcast_to(mask, actual.shape)
+
+    def mean(x: Array) -> Array:
+        return jnp.sum(jnp.where(mask, x, 0.0), axis=(0, 1)) / jnp.maximum(jnp.sum(mask[..., 0]), 1)
+
+    variance = jnp.sum(mean((actual - mean(actual)) ** 2))
+    return jnp.sum(mean((predicted - actual) ** 2)) / jnp.maximum(variance, 1e-12)

@@ -1,0 +1,120 @@
+"""What Algorithm 1 needs and keeps: the parts of a method, its settings, and the state of a run between two iterations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+from jaxtyping import PRNGKeyArray
+
+from rpsp.algorithms.base import AbstractAlgorithm
+from rpsp.algorithms.policies import Agent
+from rpsp.data.batches import Batch
+from rpsp.data.scaling import OneHot, Scaling
+from rpsp.errors import UsageError
+from rpsp.filters.belief import MOST, Belief
+
+Record = dict[str, float | int]
+"""Metrics of an iteration by name. Timings are named *_seconds or *_per_second; everything else is reproducible."""
+
+INIT_STREAM, STEP_STREAM, REFIT_STREAM = 2**31, 2**31 + 1, 2**31 + 2
+"""Streams of random numbers for an algorithm's `init` and `step`, and for refits. `begin` uses the first two subkeys of
+the seed's key."""
+
+
+def key_for(seed: int, stream: int, iteration: int) -> PRNGKeyArray:
+    """Derive a random key from the seed of a run, a stream and an iteration.
+
+    Args:
+        seed: the root of all randomness.
+        stream: `INIT_STREAM`, `STEP_STREAM` or `REFIT_STREAM`.
+        iteration: counted from 0.
+    """
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), stream), iteration)
+
+
+class Recipe(NamedTuple):
+    """What Algorithm 1 leaves open: the belief that fits the filter, and the algorithm that changes the agent."""
+
+    belief: Belief
+    algorithm: AbstractAlgorithm
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopSettings:
+    """The settings of Algorithm 1 that a method may choose."""
+
+    hidden: tuple[int, ...] = (16,)
+    """Sizes of the hidden layers of the policy, and of the critics of PPO and SAC."""
+    log_std: float = 0.0
+    """Initial logarithm of the policy's standard deviation (continuous actions)."""
+    plus_obs: int = 0
+    """Number of recent observations that the policy gets in addition to the state. The paper's +obs is 2."""
+    refit_before: tuple[int, ...] = ()
+    """Iterations, counted from 0, before which the filter is refitted to recent batches. Not in the paper."""
+    refit_batches: int = 3
+    """Refit: number of latest batches to use."""
+    refit_samples: int = 20_000
+    """Refit: approximate maximum number of steps to use."""
+    refit_above: float = 0.1
+    """Refit only if the filter's one-step error exceeds this fraction of the error of persistence."""
+    refit_kl: float = 0.1
+    """Reject a refit that changes the policy by a larger mean KL divergence, unless it halves the error."""
+    renew_units: bool = False
+    """Rescale the policy's input to the states it reaches, after 1, 2, 4, … iterations. Not in the paper."""
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        least = {"plus_obs": 0, "refit_batches": 1, "refit_samples": 1, "refit_above": 0}
+        for name, bound in least.items():
+            if (value := getattr(self, name)) < bound:
+                raise UsageError(f"{name}: {value} must be at least {bound}.")
+        if min(self.hidden, default=1) < 1:
+            raise UsageError(f"hidden: {self.hidden} must be at least 1.")
+        if (largest := max(self.hidden, default=1)) > MOST or self.plus_obs > MOST:
+            name, value = ("hidden", self.hidden) if largest > MOST else ("plus_obs", self.plus_obs)
+            raise UsageError(f"{name}: {value} is more than the maximum, {MOST}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings(LoopSettings):
+    """All settings of Algorithm 1: those of the method, sizes and the seed."""
+
+    samples: int
+    """Least number of environment steps in an iteration."""
+    exploration_episodes: int | None = 100
+    """Episodes of random actions to which scales and filter are fitted."""
+    exploration_samples: int | None = None
+    """Least number of exploration steps, if `exploration_episodes` is None."""
+    held_out: float = 0.2
+    """Fraction of the data kept from fitting, to evaluate a fit."""
+    seed: int = 0
+    """The root of all randomness."""
+    drop_raising: bool = True
+    """Whether an episode in which the environment raises is dropped and counted, instead of ending the iteration."""
+
+
+class Training(eqx.Module):
+    """The state of a run between two iterations: everything that the next one depends on."""
+
+    iteration: int
+    """Number of finished iterations."""
+    samples: int
+    """Environment steps so far, exploration included."""
+    rows: int
+    """Rows of the latest packed batch. The number never falls, so that few shapes are compiled."""
+    agent: Agent
+    memory: Any
+    """The memory of the algorithm."""
+    scaling: Scaling | OneHot
+    """The scaling of observations, fitted to the exploration."""
+    recent: tuple[Batch, ...]
+    """The latest batches, as far as a later refit will use them."""
+    sound: Agent
+    """The agent of the last iteration whose step was finite; a run that diverges goes back to it."""
+    astray: int = 0
+    """Number of iterations in a row since then whose step was not finite."""
+    halvings: int = 0
+    """How often the run went back; each time its steps are halved."""
