@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -15,15 +14,16 @@ import numpy as np
 import pytest
 import tasks
 from processes import PATH
-from rpsp.experiments.recipes import BELIEFS, UPDATES, recipe, unused
 
 import rpsp
+from rpsp.algorithms.alternating import InSequence
 from rpsp.algorithms.policies import Agent
+from rpsp.algorithms.trpo import Trpo
+from rpsp.algorithms.vrpg import Vrpg
 from rpsp.cli import main
 from rpsp.data.batches import pack
-from rpsp.errors import FileFormatError
-from rpsp.experiments import checkpoints
-from rpsp.experiments.methods import METHODS, MethodSettings
+from rpsp.errors import UsageError
+from rpsp.experiments.methods import METHODS, Method
 from rpsp.experiments.resolve import read_config
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.runs import Run, ingredients
@@ -38,10 +38,10 @@ TINY: dict[str, Any] = {
     "verbose": False,
 }
 SMALL: dict[str, dict[str, Any]] = {  # so that each compiles and fits as fast as it can
-    "kernel_bayes": {"dimension": 5, "past": 3, "future": 3, "epochs": 2},
+    "kernel-bayes": {"dimension": 5, "past": 3, "future": 3, "epochs": 2},
     "inference": {"past": 4, "future": 3},
     "gru": {"epochs": 2, "units": 8},
-    "finite_memory": {},
+    "window": {},
 }
 WHOLE = [name for name in METHODS if name != "tabular"]  # tabular is for symbols: see test_agents
 
@@ -53,9 +53,11 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def trained(name: str, out: Path, iterations: int = 2, **settings: Any) -> Run:
     row = METHODS[name]
-    small = {k: v for k, v in SMALL[str(row.belief)].items() if k not in row.defaults}
-    if row.update == "off_policy":
-        small |= {"minibatch": 64, "capacity": 2000}  # a batch is less than the usual minibatch
+    small = SMALL[row.belief.kind]
+    if name.startswith("gru"):  # the size is the row's, and it is not refined
+        small = {}
+    if row.algorithm.off_policy:
+        small = small | {"minibatch": 64, "capacity": 2000}  # a batch is less than the usual minibatch
     return rpsp.train("InvertedPendulum-v5", name, out=out, iterations=iterations, **(TINY | small | settings))
 
 
@@ -84,45 +86,60 @@ def test_the_table_has_every_method_of_the_paper_and_ours() -> None:
     ours = {"rpsi-trpo", "rpsi-alt", "rpsi-ppo", "rpsi-sac"}
     assert papers | ours | {"tabular"} <= set(METHODS)
     assert all(METHODS[name].ours for name in ours) and not any(METHODS[name].ours for name in papers)
-    known = {field.name for field in dataclasses.fields(MethodSettings)}
-    for name, row in METHODS.items():
-        assert row.name == name and row.about and set(row.defaults) <= known
-        assert row.belief in BELIEFS and row.update in UPDATES
+    assert all(row.name == name and row.about for name, row in METHODS.items())
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_row_uses_the_settings_that_it_sets(name: str) -> None:
+def test_every_setting_of_a_row_reaches_its_parts(name: str) -> None:
     row = METHODS[name]
-    assert unused(dataclasses.replace(row, defaults={}), row.settings()) == []
+    assert row.with_settings(row.settings()) == row
+    for setting in row.known.values():
+        assert setting.help.endswith((".", ")")), f"{setting.name} has no help text"
+    parts = (row.loop, row.belief, *row.algorithm.parts)
+    for setting in row.known.values():
+        if isinstance(setting.value, float) and 0 < setting.value < 1:
+            value = setting.value / 2
+            changed = row.with_settings(row.settings(**{setting.name: value}))
+            found = changed.loop, changed.belief, *changed.algorithm.parts
+            homes = [part for part in found if hasattr(part, setting.name)]
+            assert homes and all(getattr(part, setting.name) == value for part in homes)
+            assert len(found) == len(parts)
 
 
-def test_settings_that_nothing_reads_are_named() -> None:
-    given = {"clip": 0.5, "units": 7, "window": 3, "past": 9, "max_kl": 0.5, "plus_obs": 2, "hidden": (3,)}
-    assert unused(METHODS["rpsi-trpo"], METHODS["rpsi-trpo"].settings(**given)) == ["window", "units", "clip"]
-    assert unused(METHODS["gru32"], METHODS["gru32"].settings(**given)) == ["past", "window", "clip"]
-    assert unused(METHODS["fm2-ppo"], METHODS["fm2-ppo"].settings(**given)) == ["max_kl", "past", "units"]
+def test_a_setting_that_the_method_does_not_have_is_refused_with_those_that_have_it() -> None:
+    with pytest.raises(UsageError, match=r"^clip: rpsi-trpo has no such setting; .*: rpsi-ppo, fm2-ppo\.$"):
+        METHODS["rpsi-trpo"].settings(clip=0.5)
+    with pytest.raises(UsageError, match=r"^units: fm2-ppo has no such setting; .*: gru16, gru32"):
+        METHODS["fm2-ppo"].settings(units=7)
+    with pytest.raises(UsageError, match=r"^refit_kl: fm2 has no such setting"):
+        METHODS["fm2"].settings(refit_kl=7.0)
+    with pytest.raises(UsageError, match=r"^max_kll: there is no such setting; did you mean 'max_kl'\?"):
+        METHODS["fm2"].settings(max_kll=7.0)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_every_row_builds_a_recipe(name: str) -> None:
+def test_a_setting_of_two_parts_must_have_one_value() -> None:
+    with pytest.raises(UsageError, match=r"'mine' is ambiguous: discount is 0.9 in Trpo and 0.99 in Vrpg"):
+        Method("mine", tasks.Tracing(), InSequence(Trpo(discount=0.9), Vrpg()))
+    with pytest.raises(UsageError, match=r"belief of 'mine' is 'gru', not an instance of .*Belief"):
+        Method("mine", "gru", Trpo())  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, row in METHODS.items() if row.belief.kind in ("kernel-bayes", "inference")]
+)
+def test_exploration_must_be_as_long_as_a_window(name: str) -> None:
     row = METHODS[name]
-    settings = row.settings()
-    built, min_length = recipe(row, settings)
-    assert (built.refit is not None) == bool(settings.refit_before) and min_length >= 1
-    assert row.settings(max_kl=0.5).max_kl == 0.5
-    if row.belief in ("kernel_bayes", "inference"):
-        assert recipe(row, row.settings(future=7))[1] == 8, "exploration must be as long as a window"
-        assert recipe(row, row.settings(refit_before=(3,)))[0].refit is not None
-        assert recipe(row, row.settings(refit_before=()))[0].refit is None
+    assert row.with_settings(row.settings(future=7)).belief.min_length == 8 and row.belief.can_refit
 
 
 def test_settings_reach_ppo() -> None:
     given = {
         "learning_rate": 1e-4, "clip": 0.1, "minibatch": 32, "discount": 0.9, "gae": 0.8, "entropy_weight": 0.01,
-        "hidden": (3, 4), "normalise": False, "scale_rewards": False, "bootstrap": False, "anneal": 7,
+        "hidden": (3, 4), "normalise": False, "scale_rewards": False, "bootstrap": False, "anneal": 7, "passes": 2,
     }  # fmt: skip
-    algorithm: Any = UPDATES["proximal"](METHODS["rpsi-ppo"].settings(**given, passes=2))
-    assert {name: getattr(algorithm, name) for name in given} == given and algorithm.epochs == 2
+    row = METHODS["rpsi-ppo"]
+    algorithm: Any = row.with_settings(row.settings(**given)).algorithm
+    assert {name: getattr(algorithm, name) for name in given} == given
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -140,16 +157,17 @@ def check(name: str, run: Run) -> None:
     # The filter moves exactly if the update says so, or a refit was taken.
     cooked, amounts = ingredients(read_config(run.directory))
     moves = cooked.algorithm.moves_filter(begun)
-    assert moves == (row.update in ("joint", "alternating", "through_time"))
+    through_time = row.algorithm.name == "trpo" and moves
+    assert moves == (through_time or "vrpg" in row.algorithm.name)
     # Of a policy whose output layer is still zero, no gradient reaches the filter.
-    assert same(begun.filter, first.filter) != (moves and row.update != "through_time")
+    assert same(begun.filter, first.filter) != (moves and not through_time)
     refitted = records[1].get("refit_accepted") == 1
     assert same(first.filter, last.filter) != (moves or refitted)
     if not moves:
         kl = records[0].get("kl", records[0].get("trpo/kl"))
         assert records[0]["whole_kl"] == pytest.approx(kl, rel=1e-3, abs=1e-8)
-    # What is constant, stays.
-    assert same(begun.policy.network.mean, last.policy.network.mean) or refitted
+    # The scale of the policy's input changes only by a refit, or where the row renews it.
+    assert same(begun.policy.network.mean, last.policy.network.mean) != (row.loop.renew_units or refitted)
     # States acted on are those in training, over resets.
     _, scaling, _ = RunDirectory(run.directory).agent()
     envs = rpsp.make("InvertedPendulum-v5", 3, max_episode_steps=40)
@@ -243,35 +261,24 @@ def test_a_row_of_ones_own(tmp_path: Path, monkeypatch: Any, capsys: Any) -> Non
     q = [agent.predict(np.array(x))[1].q[0] for x in ([0.0, 0.0], [2.0, -2.0])]
     half = 0.5 * (np.array([2.0, -2.0]) / agent.scaling.scale)
     np.testing.assert_allclose(q[1] - q[0], half, rtol=1e-5)
-    # A reader that does not know the class refuses the file, and says so.
-    monkeypatch.delitem(checkpoints.READABLE, "Trace")
-    with pytest.raises(FileFormatError, match="Trace"):
-        rpsp.load(out)
 
 
-def test_a_class_that_was_not_made_readable_is_said_at_once(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    monkeypatch.delitem(checkpoints.READABLE, "Trace")
+def test_a_row_of_ones_own_brings_its_settings(tmp_path: Path, capsys: Any) -> None:
+    """A field of its belief is a flag, with its help text; other methods refuse it."""
+    flags = ["--samples=60", "--exploration-episodes=8", "--num-envs=3", "--threads=1", "--iterations=1", "--quiet"]
+    own = ["train", "tasks:Drift-v0", "--method", "tasks:tracing"]
+    main([*own, "--decay", "0.25", *flags, "--out", str(tmp_path / "run")])
+    agent: Any = rpsp.load(tmp_path / "run").agent
+    assert agent.filter.decay == np.float32(0.25)
+    with pytest.raises(SystemExit):
+        main([*own, "--help"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "--decay FLOAT" in printed and "Weight of the previous average. (default: 0.5)" in printed
+    assert "--past" not in printed and "--clip" not in printed
     with pytest.raises(SystemExit) as exit:
-        main(
-            ["train", "tasks:Drift-v0", "--method", "tasks:tracing", "--samples", "60", "--out", str(tmp_path / "run")]
-        )
+        main([*own, "--clip", "0.1"])
     assert exit.value.code == 2
-    assert "READABLE" in capsys.readouterr().err and not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("setting", "hint"), [("max_kll", "did you mean 'max_kl'?"), ("zzz", "`rpsp train --help` lists the settings.")]
-)
-def test_unknown_setting_in_the_defaults_of_a_plugin(setting: str, hint: str, monkeypatch: Any, capsys: Any) -> None:
-    wrong = dataclasses.replace(tasks.tracing, defaults={setting: 0.02})
-    monkeypatch.setattr(tasks, "wrong", wrong, raising=False)  # named as module:row
-    monkeypatch.setitem(METHODS, "wrong", dataclasses.replace(wrong, name="wrong"))  # registered by a plug-in
-    for name in ("tasks:wrong", "wrong"):
-        with pytest.raises(SystemExit) as exit:
-            main(["train", "tasks:Drift-v0", "--plugin", "tasks", "--method", name])
-        assert exit.value.code == 2
-        expected = f"rpsp: method: the defaults of {name!r} name an unknown setting {setting!r}; {hint}\n"
-        assert capsys.readouterr().err == expected
+    assert "clip: tasks:tracing has no such setting; these methods have it: rpsi-ppo" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -279,14 +286,13 @@ def test_a_plugin_beside_the_user_is_found_where_it_is_named(tmp_path: Path) -> 
     """`mine.py` where the command is given: whatever the run's file says, by --plugin alone."""
     (tmp_path / "mine.py").write_text(
         "import dataclasses, tasks\n"
-        "from rpsp.experiments.checkpoints import READABLE\n"
+        "import jax.numpy as jnp\n"
         "class Faster(tasks.Trace):\n    pass\n"
-        "READABLE['Faster'] = Faster\n"
-        "def belief(s):\n"
-        "    import jax.numpy as jnp\n"
-        "    from rpsp.experiments.recipes import Belief\n"
-        "    return Belief(lambda batch, *_: Faster(jnp.zeros(2), jnp.asarray(0.1)))\n"
-        "row = dataclasses.replace(tasks.tracing, belief=belief)\n"
+        "@dataclasses.dataclass(frozen=True)\n"
+        "class Fast(tasks.Tracing):\n"
+        "    def fit(self, batch, held_out, *, key):\n"
+        "        return Faster(jnp.zeros(2), jnp.asarray(0.1))\n"
+        "row = dataclasses.replace(tasks.tracing, belief=Fast())\n"
     )
     flags = ["--samples=60", "--exploration-episodes=8", "--num-envs=3", "--iterations=1", "--out=run", "--quiet"]
     environment = {"PYTHONPATH": PATH, "PATH": "", "JAX_PLATFORMS": "cpu"}

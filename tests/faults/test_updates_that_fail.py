@@ -13,7 +13,6 @@ import pytest
 from amounts import amount, report
 from comparing import KEY, stepping
 from processes import TINY, checkpoints, metrics
-from rpsp.experiments.recipes import UPDATES
 from tasks import Drift
 
 from rpsp.algorithms.alternating import InSequence
@@ -30,7 +29,7 @@ from rpsp.experiments.configure import configured
 from rpsp.experiments.methods import Method
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.runs import line, resume, start
-from rpsp.filters.memory import observation_window
+from rpsp.filters.memory import FiniteMemory, observation_window
 from rpsp.training.loop import ASTRAY, HALVINGS, Recipe, Training, TrainingSettings, train
 
 
@@ -160,9 +159,7 @@ def test_where_nothing_helps_the_run_ends_with_advice() -> None:
 
 COUNTS = [0]
 DUE = {2, 3, 4, 5, 6}
-astray = Method(
-    "astray", "finite_memory", lambda s: failing(UPDATES["policy_alone"](s), DUE.__contains__, COUNTS), "loses its way"
-)
+astray = Method("astray", FiniteMemory(), failing(Trpo(), DUE.__contains__, COUNTS), "loses its way")
 
 
 def test_a_run_that_goes_back_says_so_and_resumes_bit_for_bit(tmp_path: Path) -> None:
@@ -189,4 +186,4 @@ def test_a_run_that_goes_back_says_so_and_resumes_bit_for_bit(tmp_path: Path) ->
         trained(tmp_path / "pieces", n)
     assert metrics(tmp_path / "pieces") == metrics(tmp_path / "whole")
     assert checkpoints(tmp_path / "pieces") == checkpoints(tmp_path / "whole")
-    assert RunDirectory(tmp_path / "whole").read(9, UPDATES["policy_alone"](configured({}).settings)).halvings == 1
+    assert RunDirectory(tmp_path / "whole").read(9, Trpo()).halvings == 1

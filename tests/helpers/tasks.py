@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import gymnasium
@@ -10,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
-from rpsp.experiments.recipes import Belief
 
-from rpsp.experiments.checkpoints import READABLE
-from rpsp.experiments.methods import Method, MethodSettings
+from rpsp.algorithms.trpo import Trpo
+from rpsp.experiments.methods import Method
 from rpsp.filters.base import AbstractFilter
+from rpsp.filters.belief import Belief
 
 
 class Drift(gymnasium.Env):
@@ -125,16 +126,15 @@ class Trace(AbstractFilter):
         return q
 
 
-def trace(settings: MethodSettings) -> Belief:
+@dataclass(frozen=True)
+class Tracing(Belief):
     """A user's own belief."""
 
-    def initialise(batch: Any, held: Any, rng: Any, key: Any) -> Trace:
-        return Trace(jnp.zeros(batch.observations.shape[-1]), jnp.asarray(0.5))
+    decay: float = 0.5
+    """Weight of the previous average."""
 
-    return Belief(initialise)
+    def fit(self, batch: Any, held_out: Any, *, key: Any) -> Trace:
+        return Trace(jnp.zeros(batch.observations.shape[-1]), jnp.asarray(self.decay))
 
 
-if "forget" not in os.environ.get("TRACE", ""):
-    READABLE["Trace"] = Trace
-
-tracing = Method("tracing", trace, "policy_alone", "a user's own", {"max_kl": 0.02})
+tracing = Method("tracing", Tracing(), Trpo(max_kl=0.02), "a user's own")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -95,7 +95,7 @@ class AbstractAlgorithm(eqx.Module):
         """The algorithms whose fields are settings: itself, or those that it is composed of."""
         return (self,)
 
-    def with_settings(self, values: Mapping[str, Any]) -> Self:
+    def with_settings(self, values: Mapping[str, Any]) -> AbstractAlgorithm:
         """Return the algorithm with other settings.
 
         Args:

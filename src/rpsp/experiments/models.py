@@ -326,8 +326,9 @@ MAX_HISTORY = 5000  # regressions solve systems of about twice this size; larger
 
 def _settings_of_0_4_0(belief: Belief, extra: dict[str, Any]) -> dict[str, Any]:
     """Return the settings in a file of rpsp 0.4.0, where `epochs` was separate and the GRU's units were its `size`."""
-    names: dict[str, str] = {"size": "units"} if belief.kind == "gru" else {}
-    given = {names.get(name, name): value for name, value in extra["settings"].items()}
+    given = dict(extra["settings"])
+    if belief.kind == "gru":
+        given["units"] = given.pop("size")
     known = {field.name for field in dataclasses.fields(belief)}
     return given | ({"epochs": extra["epochs"]} if "epochs" in known else {})
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from jaxtyping import PRNGKeyArray
 
@@ -83,7 +83,7 @@ class Belief(abc.ABC):
         """Whether `refit` is defined."""
         return type(self).refit is not Belief.refit
 
-    def for_refits(self) -> Self:
+    def for_refits(self) -> Belief:
         """Return the settings to use if the filter will be refitted. Default: the same."""
         return self
 
