@@ -61,7 +61,7 @@ def gru_agent() -> Agent:
     return Agent(GRU(3, OBS, ACT, key=jax.random.key(1)), policy)
 
 
-SMALL = {"epochs": 3, "minibatch": 8, "hidden": (4,)}
+SMALL = {"passes": 3, "minibatch": 8, "hidden": (4,)}
 
 
 # Its parts
@@ -305,7 +305,7 @@ def test_settings_are_checked() -> None:
     wrong = [
         {"learning_rate": 0.0},
         {"clip": 1.0},
-        {"epochs": 0},
+        {"passes": 0},
         {"minibatch": 0},
         {"discount": 1.1},
         {"gae": -0.1},

@@ -249,11 +249,11 @@ def test_it_finds_the_best_action_of_a_bandit(normed: bool) -> None:
 
 
 def test_mistakes_are_said() -> None:
-    with pytest.raises(UsageError, match=r"learning_rate=0\.0"):
+    with pytest.raises(UsageError, match=r"learning_rate: 0\.0 must be greater than 0"):
         Sac(0.0)
-    with pytest.raises(UsageError, match=r"target_rate=2\.0"):
+    with pytest.raises(UsageError, match=r"target_rate: 2\.0 is not between 0 and 1"):
         Sac(target_rate=2.0)
-    with pytest.raises(UsageError, match="capacity=10"):
+    with pytest.raises(UsageError, match="capacity: 10 is less than one minibatch; choose at least 256"):
         Sac(capacity=10)
     agent = Agent(observation_window(1, 1, 1), GaussianPolicy(1, 1, key=jax.random.key(0)))
     with pytest.raises(UsageError, match="SquashedPolicy"):

@@ -181,7 +181,7 @@ def test_it_finds_the_best_action_and_compiles_once() -> None:
 
 
 def test_settings_are_checked() -> None:
-    for wrong in ({"max_kl": 0.0}, {"damping": -1.0}, {"cg_steps": 0}, {"shrink": 1.0}):
+    for wrong in ({"max_kl": 0.0}, {"damping": -1.0}, {"cg_steps": 0}, {"shrink": 1.0}, {"discount": -0.5}):
         with pytest.raises(UsageError, match=next(iter(wrong))):
             Trpo(**wrong)  # type: ignore[arg-type]
 

@@ -441,7 +441,8 @@ def test_an_algorithm_without_a_step_is_refused() -> None:
 def test_settings_are_checked() -> None:
     wrong = [
         {"learning_rate": 0.0},
-        {"max_kl": 0.0},
+        {"filter_kl": 0.0},
+        {"discount": 1.5},
         {"max_norm": -1.0},
         {"truncate": 0},
         {"averaging_rate": 0.0},

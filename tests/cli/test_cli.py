@@ -62,7 +62,7 @@ def test_fit_recording(recording, tmp_path, capsys):
     assert run("fit", recording, "--past", "3", "--out", str(tmp_path / "run"), "--quiet") == 0
     assert capsys.readouterr().out == ""
     model = rpsp.PredictiveStateModel.load(tmp_path / "run" / "model.safetensors")
-    assert model.settings.past == 3
+    assert model.kind == "inference" and model.belief.past == 3
 
 
 @pytest.mark.parametrize(
@@ -270,15 +270,19 @@ def test_help_shows_the_defaults_of_the_method_that_is_named(capsys):
 
 
 def test_methods_are_listed(capsys, monkeypatch):
+    from rpsp.algorithms.trpo import Trpo
     from rpsp.experiments.methods import METHODS, Method
+    from rpsp.filters.tabular import Tabular
 
-    monkeypatch.setitem(METHODS, "own", Method("own", "gru", run, "a row that this program has added"))
+    row = Method("own", Tabular(past=3), Trpo(), "a row that this program has added")
+    monkeypatch.setitem(METHODS, "own", row)
     assert run("methods", "--json") == 0
     printed = capsys.readouterr().out
     rows = json.loads(printed.splitlines()[-1])["methods"]
     assert [row["name"] for row in rows] == list(METHODS)
     assert all(name in printed for name in METHODS) and "ours" in printed
-    assert rows[-1]["update"] == "run"
+    assert (rows[-1]["belief"], rows[-1]["algorithm"]) == ("tabular", "trpo") and rows[-1]["settings"]["past"] == 3
+    assert rows[-1]["samples"] is None and {row["samples"] for row in rows} == {None, 1000, 4000}
 
 
 @pytest.fixture(scope="module")

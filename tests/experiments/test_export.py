@@ -274,8 +274,14 @@ def test_what_cannot_be_exported():
         def init(self):
             return jnp.zeros(2)
 
+        def update(self, q, action, observation):
+            return observation
+
+        def predict(self, q, action):
+            return q
+
     for filter in (Own(), Concatenated(observation_window(1, 2, 1), Own())):
-        with pytest.raises(UsageError, match=r"Own is not one of .*predict instead"):
+        with pytest.raises(UsageError, match=r"act\.py has no update for Own; use .*predict instead"):
             policy_bytes(make_agent(filter))
     with pytest.raises(UsageError, match="OneHotSequence"):
         policy_bytes(make_agent(eqx.tree_at(lambda f: f.phi_o, kernel_bayes(), one_hot_maps(2, 1, 1, 1).phi_o)))

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
 import numpy as np
 import pytest
 from benchmarks.systems import controlled_hmm, linear_gaussian, simulate_hmm, simulate_linear_gaussian
@@ -10,12 +15,31 @@ from hypothesis import strategies as st
 
 from rpsp import PredictiveStateModel
 from rpsp.errors import FileFormatError, StorageError, UsageError
+from rpsp.filters.base import AbstractFilter
+from rpsp.filters.belief import Belief
+from rpsp.filters.inference import Inference
+from rpsp.filters.memory import observation_window
 
 KINDS = {
     "inference": {"bumps": 30, "rounds": 2},
     "kernel-bayes": {"dimension": 6, "frequencies": 40, "history_dimension": 20, "epochs": 1},
-    "gru": {"size": 8, "epochs": 2},
+    "gru": {"units": 8, "epochs": 2},
 }
+
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+
+@dataclass(frozen=True)
+class Needy(Belief):
+    """A user's own belief, with a setting without a default."""
+
+    rate: float
+    window: int = 1
+    function: Callable[[float], float] = abs
+
+    def fit(self, batch, held_out, *, key) -> AbstractFilter:
+        return observation_window(self.window, batch.observations.shape[-1], batch.actions.shape[-1])
 
 
 def _episodes(count=20, steps=40, obs=2, act=1, seed=0):
@@ -72,10 +96,55 @@ def test_save_and_load_give_the_same_numbers(model, tmp_path):
     model.save(tmp_path / "model.safetensors")
     again = PredictiveStateModel.load(tmp_path / "model.safetensors")
     np.testing.assert_array_equal(again.predict(observations, actions, 5), model.predict(observations, actions, 5))
-    assert again.errors == model.errors and again.settings == model.settings and again.kind == model.kind
+    assert again.errors == model.errors and again.belief == model.belief and again.kind == model.kind
     with pytest.raises(StorageError, match=r"already exists"):
         model.save(tmp_path / "model.safetensors")
     model.save(tmp_path / "model.safetensors", overwrite=True)
+
+
+@pytest.mark.parametrize("kind", ["inference", "kernel-bayes", "gru", "tabular"])
+def test_models_of_version_0_4_0_are_read(kind):
+    """`fixtures/models_of_0_4_0` was written by commit ee8e522, with what these models predicted there."""
+    model = PredictiveStateModel.load(FIXTURES / "models_of_0_4_0" / f"{kind}.safetensors")
+    with np.load(FIXTURES / "models_of_0_4_0" / "predicted.npz") as there:
+        observations, actions, predicted = (there[f"{kind}/{n}"] for n in ("observations", "actions", "predicted"))
+    np.testing.assert_allclose(model.predict(observations, actions, 3), predicted, rtol=1e-4, atol=1e-4)
+    given = {"inference": ("past", 3), "kernel-bayes": ("epochs", 1), "gru": ("units", 4), "tabular": ("max_rank", 3)}
+    name, value = given[kind]
+    assert model.kind == kind and getattr(model.belief, name) == value
+
+
+def test_a_belief_of_ones_own(tmp_path):
+    """Its settings by name or in an instance; saved and loaded. What a file could not tell is refused when it is saved."""
+    path = tmp_path / "model.safetensors"
+
+    @dataclass(frozen=True)
+    class Averaging(Needy):
+        rate: float = 0.5
+
+    with pytest.raises(
+        UsageError, match=r"^setting: 'windw' is not one of rate, window \(did you mean 'window'\?\)\.$"
+    ):
+        PredictiveStateModel(Averaging(), windw=2)
+    observations, actions = _episodes(1, 20, seed=5)[0]
+    for model in (
+        PredictiveStateModel(Averaging(rate=0.1), window=2),
+        PredictiveStateModel("averaging", rate=0.1, window=2),
+    ):
+        model.fit(_episodes()).save(path, overwrite=True)
+        again = PredictiveStateModel.load(path)
+        assert again.belief == model.belief == Averaging(0.1, 2)
+        np.testing.assert_array_equal(again.predict(observations, actions), model.predict(observations, actions))
+    with pytest.raises(UsageError, match="^function: is not its default, and files contain only settings that"):
+        PredictiveStateModel(Averaging(function=float)).fit(_episodes()).save(path, overwrite=True)
+
+    @dataclass(frozen=True)
+    class Other(Averaging):
+        kind = "inference"
+
+    assert type(PredictiveStateModel("inference").belief) is Inference, "the library's own come first"
+    with pytest.raises(UsageError, match=r"^kind: 'inference' is also the kind of another class than .*Other"):
+        PredictiveStateModel(Other()).fit(_episodes()).save(path, overwrite=True)
 
 
 def test_score_is_scikit_learns_r2():
@@ -105,7 +174,7 @@ def test_refit_keeps_the_coordinates():
     assert again.shape == states.shape and not np.array_equal(again, states)
     assert np.corrcoef(states[5:, 0], again[5:, 0])[0, 1] > 0.98
     with pytest.raises(UsageError, match="cannot keep its coordinates"):
-        PredictiveStateModel("gru", size=4, epochs=1).fit(_episodes()).refit(_episodes())
+        PredictiveStateModel("gru", units=4, epochs=1).fit(_episodes()).refit(_episodes())
 
 
 def test_tabular_predicts_distributions_over_symbols():
@@ -183,19 +252,30 @@ def test_bad_episodes_get_one_clear_sentence(case):
     [
         (lambda: PredictiveStateModel("inferense"), r"kind: 'inferense' .* .did you mean 'inference'"),
         (lambda: PredictiveStateModel(futur=3), r"setting: 'futur' .* .did you mean 'future'"),
-        (lambda: PredictiveStateModel(past=0), "past: 0 is not a whole number ≥ 1"),
+        (lambda: PredictiveStateModel(past=0), "^past: 0 must be at least 1."),
         (lambda: PredictiveStateModel(past=2.5), "past: 2.5"),
-        (lambda: PredictiveStateModel(ridge=-1.0), "ridge: -1.0"),
+        (lambda: PredictiveStateModel(ridge=-1.0), "^ridge: -1.0 must be at least 0."),
         (lambda: PredictiveStateModel(held_out=1.0), "held_out: 1.0"),
         (lambda: PredictiveStateModel(held_out=True), "held_out: True is not a fraction"),
         (lambda: PredictiveStateModel(past=True), "past: True is not a whole number"),
         (lambda: PredictiveStateModel(past=np.float64(3)), r"past: .*3\.0.* is not a whole number"),
-        (lambda: PredictiveStateModel(ridge="1"), "ridge: '1' is not a number"),
-        (lambda: PredictiveStateModel(ridge=np.float32("nan")), "ridge: .*nan.* is not a number"),
-        (lambda: PredictiveStateModel(only_reliable=3), "only_reliable: 3 is not True or False"),
-        (lambda: PredictiveStateModel(bends=[1.0, "a"]), "bends: .* is not a list of numbers"),
-        (lambda: PredictiveStateModel("kernel-bayes", state_dimension=0), "state_dimension: 0 is not a whole number"),
-        (lambda: PredictiveStateModel(epochs=-1), "epochs: -1"),
+        (lambda: PredictiveStateModel(ridge="1"), "^ridge: '1' is not a finite number"),
+        (lambda: PredictiveStateModel(ridge=np.float32("nan")), "^ridge: .*nan.* is not a finite number"),
+        (lambda: PredictiveStateModel(only_reliable=3), "^only_reliable: 3 is not true or false"),
+        (lambda: PredictiveStateModel(bends=[1.0, "a"]), r"^bends: \[1.0, 'a'\] is not a list of finite numbers"),
+        (lambda: PredictiveStateModel(bends=[1.0, -1.0]), "^bends: .* must be at least 0."),
+        (lambda: PredictiveStateModel(bends=()), "^bends: .* is empty; give at least one ridge"),
+        (lambda: PredictiveStateModel(dimension=10**6), "^dimension: 1000000 is more than the maximum, 10000."),
+        (lambda: PredictiveStateModel(Needy(0.5, 2.5)), r"^Needy.window: 2\.5 is not a whole number"),  # pyright: ignore
+        (lambda: Inference(ridge=float("nan")), "^ridge: nan must be at least 0."),
+        (lambda: PredictiveStateModel("kernel-bayes", state_dimension=0), "^state_dimension: 0 must be at least 1."),
+        (lambda: PredictiveStateModel("kernel-bayes", percentile=101), "^percentile: 101.0 must be between 0 and 100."),
+        (lambda: PredictiveStateModel("tabular", smoothing=-1), "^smoothing: -1.0 must be at least 0."),
+        (lambda: PredictiveStateModel("gru", epochs=-1), "^epochs: -1 must be at least 0."),
+        (lambda: PredictiveStateModel(epochs=1), "^setting: 'epochs' is not one of past, future, "),
+        (lambda: PredictiveStateModel(3), r"^kind: 3 is not one of .*inference"),  # pyright: ignore
+        (lambda: PredictiveStateModel("test_models:KINDS"), "^kind: 'test_models:KINDS' is a dict, not an rpsp.Belief"),
+        (lambda: PredictiveStateModel("needy"), "^kind: 'needy' cannot be made without settings .*'rate'"),
         (lambda: PredictiveStateModel().predict(np.zeros((3, 1)), np.zeros((2, 1))), "not fitted yet"),
     ],
 )
@@ -205,7 +285,7 @@ def test_bad_settings_get_one_clear_sentence(make, words):
 
 
 def test_settings_may_be_numbers_of_numpy(tmp_path):
-    plain = PredictiveStateModel(past=4, bumps=10, rounds=1, ridge=0.5, bends=(1e9, 0.5), held_out=0.25, epochs=0)
+    plain = PredictiveStateModel(past=4, bumps=10, rounds=1, ridge=0.5, bends=(1e9, 0.5), held_out=0.25)
     numpys = PredictiveStateModel(
         past=np.int64(4),
         bumps=np.uint8(10),
@@ -213,12 +293,15 @@ def test_settings_may_be_numbers_of_numpy(tmp_path):
         ridge=np.float32(0.5),
         bends=np.array([1e9, 0.5], np.float32),
         held_out=np.float32(0.25),
-        epochs=np.int32(0),
+        slack=jax.numpy.float32(25.0),
+        dimension=jax.numpy.int32(30),
         only_reliable=np.True_,
     )
-    assert numpys.settings == plain.settings and numpys.held_out == 0.25
+    assert numpys.belief == plain.belief and numpys.held_out == 0.25
+    itself = PredictiveStateModel(Needy(np.float32(0.5), np.int64(4))).belief  # pyright: ignore[reportArgumentType]
+    assert itself == Needy(0.5, 4) and {type(x) for x in (itself.rate, itself.window)} == {int, float}
     numpys.fit(_episodes()).save(tmp_path / "model.safetensors")  # JSON has no numbers of numpy
-    assert PredictiveStateModel.load(tmp_path / "model.safetensors").settings == plain.settings
+    assert PredictiveStateModel.load(tmp_path / "model.safetensors").belief == plain.belief
     assert numpys.predict(*_episodes(1, 8)[0], horizon=np.int64(3)).shape == (6, 3, 2)
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -100,16 +101,34 @@ def test_the_memory_of_another_method_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_class_that_files_may_not_name_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    """A file may name filters and modules defined beside them, each under a name of its own."""
+
     class Mine(AbstractFilter):
-        W: jax.Array
+        W: Any
 
         def init(self) -> jax.Array:
             return self.W
 
-    agent = Agent(Mine(jnp.zeros(2)), agent_of(0).policy)
-    with pytest.raises(UsageError, match=r"Mine: .*READABLE.*--plugin"):
-        RunDirectory(tmp_path).save(training_of(0, agent=agent))
-    assert RunDirectory(tmp_path).numbers() == []
+        def update(self, q: jax.Array, action: jax.Array, observation: jax.Array) -> jax.Array:
+            return q
+
+        def predict(self, q: jax.Array, action: jax.Array) -> jax.Array:
+            return q[:2]
+
+    class Scaling(Mine):  # as a class of the library
+        pass
+
+    for filter, name in ((Mine(eqx.nn.LayerNorm(2)), "LayerNorm"), (Scaling(jnp.zeros(2)), "Scaling")):
+        agent = Agent(filter, agent_of(0).policy)
+        with pytest.raises(
+            UsageError, match=rf"^{name}: cannot be saved, because .*; rename the class, or define it in"
+        ):
+            RunDirectory(tmp_path).save(training_of(0, agent=agent))
+        assert RunDirectory(tmp_path).numbers() == []
+    training = training_of(1, agent=Agent(Mine(jnp.arange(4.0)), agent_of(0).policy))
+    RunDirectory(tmp_path).save(training)
+    found = RunDirectory(tmp_path).agent()[0].filter
+    assert type(found) is Mine and np.array_equal(found.W, np.arange(4))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

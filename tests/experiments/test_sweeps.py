@@ -47,7 +47,7 @@ def places(**given: Any) -> list[str]:
 def test_every_combination_is_a_run_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(
         'tasks = ["Hopper-v5", {env = "Swimmer-v5", obs_noise = 0.1, iterations = 7}]\n'
-        'methods = ["fm2", {method = "rpsp-alt", dimension = 10}]\n'
+        'methods = ["reg-gru", {method = "rpsp-alt", dimension = 10}]\n'
         "seeds = [3, 5]\nmax-kl = 0.02\n[grid]\nlearning_rate = [1e-2, 1e-3]\nhidden = [[8], [8, 8]]\n"
     )
     sweep = Sweep.read(tmp_path / "mine.toml")

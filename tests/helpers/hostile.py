@@ -140,7 +140,7 @@ MODELS: dict[str, Callable[[bytes], bytes]] = {
     "no tree": setting("tree", None),
     "arrays that do not fit": lambda data: edited(data, reshaped),
     "a text for a filter": setting("tree/tuple/0", {"value": "filter"}),
-    "a kind that is a module": setting("extra/kind", "os:system"),
+    "a kind that is a module": setting("extra/kind", "stranger:row"),
     "a kind that is a list": setting("extra/kind", [["os"]]),
     "settings that do not exist": setting("extra/settings", {"__init__": 1}),
     "errors that are no table": setting("extra/errors", {"gru": "nan"}),
@@ -322,7 +322,7 @@ def main() -> None:
     Path("stranger.py").write_text(TOUCH + "\n", encoding="utf-8")
     rng = np.random.default_rng(0)
     episodes = [(rng.normal(size=(31, 2)), rng.normal(size=(30, 1))) for _ in range(6)]
-    rpsp.PredictiveStateModel("gru", size=4, epochs=0).fit(episodes).save("model.safetensors")
+    rpsp.PredictiveStateModel("gru", units=4, epochs=0).fit(episodes).save("model.safetensors")
     tiny = {"samples": 60, "exploration_episodes": 4, "num_envs": 3, "max_episode_steps": 20}
     run = rpsp.train("CartPole-v1", "fm2", out="whole", iterations=0, verbose=False, **tiny).directory
     assert len(RunDirectory(run).numbers()) == 1 and set(COUNTERS) <= set(

@@ -137,8 +137,7 @@ def test_rows_grow_by_half_when_they_must() -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def gru(batch: Batch, held: Batch, rng: np.random.Generator, key: Any) -> Any:
-    return GRU(4, 2, 1, key=key)
+gru = Made(lambda batch, held_out, key: GRU(4, 2, 1, key=key))
 
 
 def test_a_frozen_filter_stays_bit_for_bit(trained: Any) -> None:

@@ -158,7 +158,26 @@ def check_positive(algorithm: AbstractAlgorithm, *names: str) -> None:
     """Raise a `UsageError` unless each of these settings is None or greater than 0."""
     for name in names:
         if (value := getattr(algorithm, name)) is not None and not value > 0:
-            raise UsageError(f"{name}={value}: must be greater than 0.")
+            raise UsageError(f"{name}: {value} must be greater than 0.")
+
+
+def check_not_negative(algorithm: AbstractAlgorithm, *names: str) -> None:
+    """Raise a `UsageError` unless each of these settings is at least 0."""
+    for name in names:
+        if not (value := getattr(algorithm, name)) >= 0:
+            raise UsageError(f"{name}: {value} must be at least 0.")
+
+
+def check_fraction(algorithm: AbstractAlgorithm, **usual: float) -> None:
+    """Raise a `UsageError` unless each of these settings is between 0 and 1.
+
+    Args:
+        algorithm: the algorithm.
+        **usual: a usual value of each setting, for the error message.
+    """
+    for name, example in usual.items():
+        if not 0 <= (value := getattr(algorithm, name)) <= 1:
+            raise UsageError(f"{name}: {value} is not between 0 and 1; a usual value is {example}.")
 
 
 def everything(agent: Agent) -> Any:

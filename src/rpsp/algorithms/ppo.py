@@ -19,7 +19,16 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from rpsp.algorithms.adam import adam_in_units, moments_in_units, policy_moments_in_units
-from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics, Select, Vector, check_positive, policy_only
+from rpsp.algorithms.base import (
+    AbstractAlgorithm,
+    Diagnostics,
+    Select,
+    Vector,
+    check_fraction,
+    check_not_negative,
+    check_positive,
+    policy_only,
+)
 from rpsp.algorithms.objectives import (
     advantages,
     clipped_surrogate,
@@ -129,15 +138,15 @@ class Ppo(AbstractAlgorithm):
     learning_rate: float = 3e-4
     """η: step size of Adam."""
     discount: float = 0.99
-    """γ."""
+    """Discount factor γ."""
     gae: float = 0.95
     """λ of the generalised advantages: 1 for returns, 0 for one-step differences."""
     clip: float = 0.2
     """ε: steps whose ratio π_θ / π_old has left 1 ± ε contribute no gradient that would push it further."""
     passes: int = 10
-    """Passes over a batch."""
+    """Number of passes over a batch."""
     minibatch: int = 256
-    """Steps in one gradient."""
+    """Size of a minibatch, in steps."""
     value_weight: float = 0.5
     """Weight of the critic's squared error in the loss."""
     entropy_weight: float = 0.0
@@ -155,20 +164,16 @@ class Ppo(AbstractAlgorithm):
     normalise: bool = True
     """Whether advantages are scaled to zero mean and unit variance over a batch."""
     anneal: int | None = None
-    """The learning rate falls linearly to 0 over this many batches. None: it is constant."""
+    """Number of iterations over which the learning rate falls linearly to 0. None: it is constant."""
     moves: Select = policy_only
     """Which parameters change; none of the filter's."""
 
     def __check_init__(self) -> None:
         check_positive(self, "learning_rate", "passes", "minibatch", "max_norm", "target_kl", "anneal")
-        for name in ("value_weight", "entropy_weight"):
-            if not getattr(self, name) >= 0:
-                raise UsageError(f"{name}={getattr(self, name)}: must not be negative.")
-        for name in ("discount", "gae"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UsageError(f"{name}={getattr(self, name)}: must lie between 0 and 1, as in 0.95.")
+        check_not_negative(self, "value_weight", "entropy_weight")
+        check_fraction(self, discount=0.99, gae=0.95)
         if not 0 < self.clip < 1:
-            raise UsageError(f"clip={self.clip}: must lie between 0 and 1, as in 0.2.")
+            raise UsageError(f"clip: {self.clip} is not between 0 and 1; a usual value is 0.2.")
 
     def select(self, agent: Agent) -> Any:
         """Return a tree of booleans: which parameters change."""

@@ -20,7 +20,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from rpsp.algorithms.adam import adam_in_units, moments_in_units, policy_moments_in_units
-from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics, check_positive, policy_only
+from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics, check_fraction, check_positive, policy_only
 from rpsp.algorithms.objectives import distributions, mean_kl
 from rpsp.algorithms.policies import AbstractPolicy, Agent, Network, NormedNetwork, SquashedPolicy, in_units
 from rpsp.data.batches import Batch
@@ -91,15 +91,15 @@ class Sac(AbstractAlgorithm):
     learning_rate: float = 3e-4
     """η: step size of Adam, for policy, critics and temperature."""
     discount: float = 0.99
-    """γ."""
+    """Discount factor γ."""
     target_rate: float = 0.005
-    """τ: how fast the target critics follow."""
+    """τ: fraction by which the target critics move towards the critics after each gradient step."""
     minibatch: int = 256
-    """Steps in one gradient."""
+    """Size of a minibatch, in steps."""
     ratio: float = 1.0
     """Gradient steps per environment step."""
     capacity: int = 300_000
-    """Size of the replay buffer, in steps."""
+    """Capacity of the replay buffer, in steps."""
     hidden: tuple[int, ...] = (256, 256)
     """Sizes of the critics' hidden layers."""
     target_entropy: float | None = None
@@ -111,10 +111,11 @@ class Sac(AbstractAlgorithm):
 
     def __check_init__(self) -> None:
         check_positive(self, "learning_rate", "minibatch", "ratio", "capacity")
+        check_fraction(self, discount=0.99)
         if not 0 < self.target_rate <= 1:
-            raise UsageError(f"target_rate={self.target_rate}: must lie between 0 and 1, as in 0.005.")
+            raise UsageError(f"target_rate: {self.target_rate} is not between 0 and 1; a usual value is 0.005.")
         if self.capacity < self.minibatch:
-            raise UsageError(f"capacity={self.capacity}: holds not even one minibatch of {self.minibatch} steps.")
+            raise UsageError(f"capacity: {self.capacity} is less than one minibatch; choose at least {self.minibatch}.")
 
     def select(self, agent: Agent) -> Any:
         """Return a tree of booleans: the policy's parameters."""

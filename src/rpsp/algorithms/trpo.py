@@ -16,7 +16,16 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, PRNGKeyArray
 
-from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics, Select, Vector, check_positive, policy_only
+from rpsp.algorithms.base import (
+    AbstractAlgorithm,
+    Diagnostics,
+    Select,
+    Vector,
+    check_fraction,
+    check_not_negative,
+    check_positive,
+    policy_only,
+)
 from rpsp.algorithms.line_search import Search, line_search
 from rpsp.algorithms.objectives import (
     advantages,
@@ -45,17 +54,17 @@ class Trpo(AbstractAlgorithm):
     """
 
     max_kl: float = 0.01
-    """ε: largest change of the policy in one step, as mean KL per sample."""
+    """ε: maximum KL divergence between old and new policy in one step of TRPO, as a mean over samples."""
     cg_steps: int = 10
-    """Iterations of conjugate gradient."""
+    """Number of iterations of conjugate gradient."""
     damping: float = 0.1
-    """Added to the diagonal of the Fisher matrix."""
+    """Damping added to the diagonal of the Fisher matrix."""
     backtracks: int = 10
-    """How often a step is shortened before it is skipped."""
+    """Maximum number of times that a step is shortened before it is skipped."""
     shrink: float = 0.8
-    """Factor by which a step is shortened each time."""
+    """Factor by which TRPO shortens a step each time."""
     discount: float = 0.99
-    """γ."""
+    """Discount factor γ."""
     normalise: bool = True
     """Whether advantages are scaled to zero mean and unit variance."""
     baseline_ridge: float = 1e-5
@@ -65,8 +74,10 @@ class Trpo(AbstractAlgorithm):
 
     def __check_init__(self) -> None:
         check_positive(self, "max_kl", "damping", "cg_steps")
+        check_not_negative(self, "backtracks", "baseline_ridge")
+        check_fraction(self, discount=0.99)
         if not 0 < self.shrink < 1:
-            raise UsageError(f"shrink={self.shrink}: must lie between 0 and 1, as in 0.8.")
+            raise UsageError(f"shrink: {self.shrink} is not between 0 and 1; a usual value is 0.8.")
 
     def select(self, agent: Agent) -> Any:
         """Return a tree of booleans: which parameters change."""

@@ -12,7 +12,16 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from rpsp.algorithms.adam import adam_in_units, policy_moments_in_units
-from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics, Select, Vector, check_positive, everything
+from rpsp.algorithms.base import (
+    AbstractAlgorithm,
+    Diagnostics,
+    Select,
+    Vector,
+    check_fraction,
+    check_not_negative,
+    check_positive,
+    everything,
+)
 from rpsp.algorithms.line_search import Search, line_search
 from rpsp.algorithms.objectives import (
     advantages,
@@ -57,15 +66,15 @@ class Vrpg(AbstractAlgorithm):
     return_weight: float = 1.0
     """a₁: weight of the policy loss, after its gradient is scaled to unit variance. 0 drops the loss."""
     prediction_weight: float = 1.0
-    """a₂: weight of the prediction loss, likewise. 0 drops the loss: the paper's reactive PSR."""
+    """a₂: weight of the prediction loss, likewise. 0 drops the loss, as in the paper's reactive PSR."""
     averaging_rate: float = 0.1
     """β: weight of the new value in the running variance of a gradient."""
     discount: float = 0.99
-    """γ."""
+    """Discount factor γ."""
     normalise: bool = True
     """Whether advantages are scaled to zero mean and unit variance."""
     truncate: int | None = None
-    """Steps that gradients flow back through time. None: whole episodes."""
+    """Length of backpropagation through time, in steps. None: whole episodes."""
     max_norm: float = 3.0
     """The gradient of each loss is clipped to this multiple of its usual norm, and the joint gradient to this norm."""
     moves: Select = everything
@@ -73,21 +82,24 @@ class Vrpg(AbstractAlgorithm):
     policy_rate: float = 1.0
     """Factor on the steps of the policy's parameters, relative to the filter's. Not in the paper."""
     filter_kl: float | None = None
-    """Largest change of filter and policy together in one step, as mean KL per sample. None: no limit. Not in the paper."""
+    """Maximum KL divergence caused by one gradient step on filter and policy, as a mean over samples. None: no limit, as in
+    the paper."""
     backtracks: int = 10
-    """How often a step outside `filter_kl` is halved before it is skipped."""
+    """Maximum number of times that a step outside `filter_kl` is halved before it is skipped."""
     baseline_ridge: float = 1e-5
     """Ridge of the linear baseline."""
 
     def __check_init__(self) -> None:
         check_positive(self, "learning_rate", "max_norm", "policy_rate", "filter_kl", "truncate")
         if not 0 < self.averaging_rate <= 1:
-            raise UsageError(f"averaging_rate={self.averaging_rate}: must lie between 0 and 1, as in 0.1.")
+            raise UsageError(f"averaging_rate: {self.averaging_rate} is not between 0 and 1; a usual value is 0.1.")
+        check_not_negative(self, "backtracks", "baseline_ridge")
+        check_fraction(self, discount=0.99)
         weights = self.return_weight, self.prediction_weight
         if min(weights) < 0 or max(weights) == 0:
             raise UsageError(
-                f"return_weight={weights[0]}, prediction_weight={weights[1]}: neither may be negative, and one must be "
-                "greater than 0."
+                f"return_weight: {weights[0]} and prediction_weight: {weights[1]} must not be negative, and one of them must "
+                "be greater than 0."
             )
 
     def select(self, agent: Agent) -> Any:

@@ -54,7 +54,8 @@ def methods(config: configs.MethodsConfig) -> None:
     for row in METHODS.values():
         parts = {"belief": row.belief.kind, "algorithm": row.algorithm.name}
         settings = dataclasses.asdict(row.settings())
-        rows.append({"name": row.name, **parts, "about": row.about, "ours": row.ours, "settings": settings})
+        facts = {"name": row.name, **parts, "about": row.about, "ours": row.ours, "samples": row.samples}
+        rows.append(facts | {"settings": settings})
         shown.add_row("ours" if row.ours else "", row.name, *parts.values(), row.about)
     console().print(shown)
     print_json(config.json, {"methods": rows})

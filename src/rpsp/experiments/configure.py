@@ -6,21 +6,18 @@ import dataclasses
 import difflib
 import functools
 import importlib
-import numbers
-import operator
-import sys
+import inspect
 import tomllib
-import types
 import typing
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from rpsp.envs.tasks import TASKS
 from rpsp.errors import UsageError
 from rpsp.experiments.config import Sensors, TrainConfig
 from rpsp.experiments.methods import METHODS, Method
-from rpsp.experiments.settings import merged, settings_class
+from rpsp.experiments.settings import checked, merged, settings_class
 from rpsp.filters.belief import Belief
 
 
@@ -36,7 +33,7 @@ def configured(given: Mapping[str, Any], where: str = "") -> TrainConfig:
     """
     given = {name.replace("-", "_"): value for name, value in given.items()}
     own, sensors = (_hints(cls) for cls in (TrainConfig, Sensors))
-    method = find_method(_checked(f"{where}method", given.get("method", TrainConfig.method), str))
+    method = find_method(checked(f"{where}method", given.get("method", TrainConfig.method), str))
     known = {**own, **sensors, **{name: setting.type for name, setting in method.known.items()}}
     del known["sensors"], known["settings"]
     for name in given:
@@ -47,7 +44,7 @@ def configured(given: Mapping[str, Any], where: str = "") -> TrainConfig:
         from rpsp.envs.make import observed_indices  # start-up time of --help: imports gymnasium and MuJoCo
 
         given["observe"] = ",".join(map(str, observed_indices(observe)))
-    given = {name: _checked(f"{where}{name}", value, known[name]) for name, value in given.items()}
+    given = {name: checked(f"{where}{name}", value, known[name]) for name, value in given.items()}
 
     def part(names: Collection[str]) -> dict[str, Any]:
         return {name: value for name, value in given.items() if name in names}
@@ -76,7 +73,6 @@ def check_names(given: Collection[str], known: Collection[str], where: str = "")
 
 
 MAX_TOML = 1 << 20  # maximum size of a configuration file in bytes
-MAX_FLOAT = sys.float_info.max  # larger values are infinite, or whole numbers that no float can represent
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -124,33 +120,58 @@ def find_method(name: str) -> Method:
     return METHODS[_one_of("method", name, METHODS)]
 
 
-def find_belief(name: str) -> Belief:
+def find_belief(kind: str | Belief) -> Belief:
     """Return a belief with its default settings.
 
     Args:
-        name: the `kind` of an imported subclass of `Belief`, or `package.module:attribute` of a belief or its class.
+        kind: the `kind` of an imported subclass of `Belief`, `package.module:attribute` of a belief or its class, or a
+            belief, which is returned as it is.
 
     Raises:
         UsageError: if there is no such belief, or it cannot be imported.
     """
-    if ":" in name:
-        found = _imported("kind", name)
-        found = found() if isinstance(found, type) and issubclass(found, Belief) else found
+    if isinstance(kind, str) and ":" in kind:
+        found = _imported("kind", kind)
+        if isinstance(found, type) and issubclass(found, Belief):
+            return _with_defaults(found, kind)
         if not isinstance(found, Belief):
-            raise UsageError(f"kind: {name!r} is a {type(found).__name__}, not an rpsp.Belief.")
+            raise UsageError(f"kind: {kind!r} is a {type(found).__name__}, not an rpsp.Belief.")
         return found
+    return kind if isinstance(kind, Belief) else imported_belief(kind)
+
+
+def imported_belief(kind: str) -> Belief:
+    """Return a belief with its default settings. Imports nothing, so that the kind may come from a file.
+
+    Raises:
+        UsageError: if no imported subclass of `Belief` has this `kind`.
+    """
     kinds = known_beliefs()
-    return kinds[_one_of("kind", name, kinds)]()
+    return _with_defaults(kinds[_one_of("kind", kind, kinds)], kind)
+
+
+def _with_defaults(cls: type[Belief], kind: str) -> Belief:
+    try:
+        return cls()
+    except TypeError as error:  # a field without a default
+        raise UsageError(
+            f"kind: {kind!r} cannot be made without settings ({error}); give an instance of it."
+        ) from error
 
 
 def known_beliefs() -> dict[str, type[Belief]]:
-    """Return the imported subclasses of `Belief` by kind. The last definition of a name counts, as in a notebook."""
-    found, left = {}, [Belief]
+    """Return the imported subclasses of `Belief` by kind.
+
+    Of several classes of one kind, that of the library counts, and among a user's own the one defined last, as in a
+    notebook.
+    """
+    found, left = [], [Belief]
     while left:
-        for cls in left.pop().__subclasses__():
-            found[cls.kind] = cls
-            left.append(cls)
-    return found
+        subclasses = left.pop(0).__subclasses__()
+        found, left = found + subclasses, left + subclasses
+    ours = [cls for cls in found if cls.__module__.startswith("rpsp.filters.")]
+    known = {cls.kind: cls for cls in (*found, *ours)}
+    return {kind: cls for kind, cls in known.items() if not inspect.isabstract(cls)}
 
 
 def with_settings(belief: Belief, given: Mapping[str, Any]) -> Belief:
@@ -164,7 +185,9 @@ def with_settings(belief: Belief, given: Mapping[str, Any]) -> Belief:
         UsageError: if the belief does not have a setting, or a value has the wrong type or is out of range.
     """
     known = merged([belief], belief.kind)
-    values = {_one_of("setting", name, known): _checked(name, value, known[name].type) for name, value in given.items()}
+    values = {name: setting.value for name, setting in known.items()}
+    for name, value in given.items():
+        values[name] = checked(name, value, known[_one_of("setting", name, known)].type)
     return dataclasses.replace(belief, **values)
 
 
@@ -174,9 +197,10 @@ def fit_settings(kind: str) -> Any:
     return settings_class(known)(**{name: setting.value for name, setting in known.items()})
 
 
-def _one_of(field: str, name: str, known: Collection[str]) -> str:
-    if name not in known:
-        near = difflib.get_close_matches(str(name).lower(), list(known), n=1)
+def _one_of(field: str, name: Any, known: Collection[str]) -> str:
+    """Return the name. Raises `UsageError` with the most similar name if it is not among the known ones."""
+    if not isinstance(name, str) or name not in known:
+        near = difflib.get_close_matches(str(name).lower(), known, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         own = "" if field == "setting" else "; give your own as package.module:attribute"
         raise UsageError(f"{field}: {name!r} is not one of {', '.join(known)}{hint}{own}.")
@@ -203,7 +227,7 @@ def check_values(config: TrainConfig) -> None:
     for part in (config, config.sensors, config.settings):
         for name, hint in _hints(type(part)).items():
             if name not in ("sensors", "settings"):
-                _checked(name, getattr(part, name), hint)
+                checked(name, getattr(part, name), hint)
 
 
 @functools.cache
@@ -214,34 +238,3 @@ def _hints(cls: type) -> Mapping[str, Any]:
 def field_names(cls: type) -> set[str]:
     """Return the names of the fields of a dataclass."""
     return {f.name for f in dataclasses.fields(cls)}
-
-
-def _checked(name: str, value: Any, hint: Any) -> Any:
-    """Return the value converted to the type, or raise `UsageError`."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
-        return _checked(name, value, arguments[0])
-    if origin in (types.UnionType, typing.Union):
-        if type(None) in arguments and value in (None, "none"):  # TOML has no null value
-            return None
-        return _checked(name, value, next(a for a in arguments if a is not type(None)))
-    if origin is Literal:
-        if value not in arguments:
-            raise UsageError(f"{name}: {value!r} is not one of {', '.join(map(str, arguments))}.")
-        return value
-    if origin is tuple:
-        if not isinstance(value, list | tuple):
-            raise UsageError(f"{name}: {value!r} is not a list of whole numbers.")
-        return tuple(_checked(name, item, arguments[0]) for item in value)
-    if hint is float:
-        # Convert numpy scalars first: comparing a float32 with the bounds would turn the bounds into infinity.
-        plain = float(value) if isinstance(value, numbers.Real) and not isinstance(value, int) else value
-        if isinstance(plain, int | float) and not isinstance(plain, bool) and -MAX_FLOAT <= plain <= MAX_FLOAT:
-            return float(plain)
-    elif hint is int:
-        if isinstance(value, numbers.Integral) and not isinstance(value, bool):  # includes numpy integers
-            return operator.index(value)
-    elif isinstance(value, hint):
-        return value
-    words = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a string"}
-    raise UsageError(f"{name}: {value!r} is not {words.get(hint, hint)}.")

@@ -20,7 +20,9 @@ from rpsp.data.windows import longest_episode
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.checkpoints import check_fit, encoded_size, read_tree, write_tree
 from rpsp.experiments.compilation import compilation_cached
-from rpsp.experiments.configure import find_belief, with_settings
+from rpsp.experiments.configure import find_belief, imported_belief, known_beliefs, with_settings
+from rpsp.experiments.settings import settings_of
+from rpsp.experiments.upgrade import upgraded_model
 from rpsp.filters.base import AbstractFilter, compiled_unroll
 from rpsp.filters.belief import Belief
 from rpsp.filters.evaluation import compiled_forecast, forecasts, normalised_errors, r_squared
@@ -47,9 +49,8 @@ class PredictiveStateModel:
     def __init__(
         self, kind: str | Belief = "inference", *, seed: int = 0, held_out: SupportsFloat = 0.2, **settings: Any
     ):
-        belief = kind if isinstance(kind, Belief) else find_belief(kind)
-        self.belief = with_settings(belief, settings)
-        self.kind = belief.kind
+        self.belief = with_settings(find_belief(kind), settings)
+        self.kind = self.belief.kind
         self.seed, self.held_out = _count("seed", seed, 0), _real(held_out)
         if not 0 < self.held_out < 1:
             raise UsageError(f"held_out: {held_out!r} is not a fraction between 0 and 1; a usual value is 0.2.")
@@ -213,27 +214,40 @@ class PredictiveStateModel:
 
         Raises:
             StorageError: if the file exists and `overwrite` is False, or it cannot be written.
+            UsageError: if a file cannot represent the model.
         """
+        settings = {name: setting.value for name, setting in settings_of(self.belief).items()}
+        if type(self.belief) is not known_beliefs().get(self.kind):
+            raise UsageError(
+                f"kind: {self.kind!r} is also the kind of another class than {type(self.belief).__qualname__}, so the model "
+                "could not be loaded; give the class a `kind` of its own."
+            )
+        others = {f.name: f.default for f in dataclasses.fields(self.belief) if f.init and f.name not in settings}
+        if changed := [name for name, default in others.items() if getattr(self.belief, name) is not default]:
+            raise UsageError(
+                f"{changed[0]}: is not its default, and files contain only settings that are numbers, strings, True, False "
+                "or tuples of them; make it such a setting, or the default of a subclass."
+            )
         extra = {
             "kind": self.kind,
             "seed": self.seed,
             "held_out": self.held_out,
-            "settings": dataclasses.asdict(self.belief),
+            "settings": settings,
             "errors": self.errors,
         }
         write_tree(Path(path), (self.fitted, self.observations, self.actions), extra, overwrite=overwrite)
 
     @staticmethod
     def load(path: str | Path) -> PredictiveStateModel:
-        """Read a model that `save` wrote.
+        """Read a model that `save` wrote. The module of a belief of your own must be imported already.
 
         Raises:
             FileFormatError: if the file is damaged, or not such a model.
         """
         tree, extra = read_tree(Path(path))
         try:
-            belief = find_belief(extra["kind"])
-            settings = _settings_of_0_4_0(belief, extra) if "epochs" in extra else extra["settings"]
+            belief = imported_belief(extra["kind"])  # a file cannot make rpsp import a module
+            settings = upgraded_model(extra, settings_of(belief))
             model = PredictiveStateModel(belief, seed=extra["seed"], held_out=extra["held_out"], **settings)
             model._filter, model.observations, model.actions = tree
             model.errors = {str(name): [float(e) for e in errors] for name, errors in extra["errors"].items()}
@@ -322,15 +336,6 @@ class PredictiveStateModel:
 
 RIVAL_PAST = 10  # history length of the autoregressive baseline
 MAX_HISTORY = 5000  # regressions solve systems of about twice this size; larger ones take minutes and gigabytes
-
-
-def _settings_of_0_4_0(belief: Belief, extra: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings in a file of rpsp 0.4.0, where `epochs` was separate and the GRU's units were its `size`."""
-    given = dict(extra["settings"])
-    if belief.kind == "gru":
-        given["units"] = given.pop("size")
-    known = {field.name for field in dataclasses.fields(belief)}
-    return given | ({"epochs": extra["epochs"]} if "epochs" in known else {})
 
 
 def _real(value: Any) -> float:

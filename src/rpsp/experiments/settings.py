@@ -12,11 +12,14 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import numbers
+import operator
 import sys
 import textwrap
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal, NamedTuple
 
 import tyro
@@ -37,13 +40,17 @@ class Setting(NamedTuple):
 
 
 def settings_of(part: Any) -> dict[str, Setting]:
-    """Return the settings of one part by name, in the order of its fields.
+    """Return the settings of one part by name, in the order of its fields. Numbers of numpy become those of Python.
 
     Args:
         part: an instance of a dataclass or of an Equinox module.
+
+    Raises:
+        UsageError: if a value does not have the type of its field.
     """
     kinds, texts = _types(type(part)), documentation(type(part))
-    return {name: Setting(name, kind, getattr(part, name), texts.get(name, "")) for name, kind in kinds.items()}
+    values = {name: checked(f"{type(part).__name__}.{name}", getattr(part, name), kind) for name, kind in kinds.items()}
+    return {name: Setting(name, kind, values[name], texts.get(name, "")) for name, kind in kinds.items()}
 
 
 def merged(parts: Sequence[Any], owner: str) -> dict[str, Setting]:
@@ -54,7 +61,7 @@ def merged(parts: Sequence[Any], owner: str) -> dict[str, Setting]:
         owner: the name of the method, for error messages.
 
     Raises:
-        UsageError: if two parts have a setting of the same name but another type or value.
+        UsageError: if two parts have a setting of the same name but another type or value, or a value has a wrong type.
     """
     found: dict[str, Setting] = {}
     homes: dict[str, str] = {}
@@ -86,6 +93,58 @@ def _class(fields: tuple[tuple[str, Any, str], ...]) -> type:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# Types of values
+# ---------------------------------------------------------------------------------------------------------------------
+
+MAX_FLOAT = sys.float_info.max  # larger values are infinite, or whole numbers that no float can represent
+ONE = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a string"}
+SEVERAL = {int: "whole numbers", float: "finite numbers", bool: "true or false values", str: "strings"}
+
+
+def checked(name: str, value: Any, kind: Any) -> Any:
+    """Return a value converted to the type of a setting. Numbers and arrays of numpy and jax become those of Python.
+
+    Args:
+        name: the name of the setting, for error messages.
+        value: the value; a string "none" is None where the type allows it, because TOML has no null value.
+        kind: the type.
+
+    Raises:
+        UsageError: if the value does not have the type.
+    """
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        return checked(name, value, arguments[0])
+    if origin in (types.UnionType, typing.Union):
+        if types.NoneType in arguments and (value is None or (isinstance(value, str) and value == "none")):
+            return None
+        *others, last = (a for a in arguments if a is not types.NoneType)
+        for other in others:
+            with suppress(UsageError):
+                return checked(name, value, other)
+        return checked(name, value, last)
+    plain = value.tolist() if hasattr(value, "tolist") else value
+    if origin is Literal:
+        if plain not in arguments:
+            raise UsageError(f"{name}: {value!r} is not one of {', '.join(map(str, arguments))}.")
+        return plain
+    if origin is tuple:
+        if isinstance(plain, list | tuple):
+            with suppress(UsageError):
+                return tuple(checked(name, item, arguments[0]) for item in plain)
+        raise UsageError(f"{name}: {value!r} is not a list of {SEVERAL.get(arguments[0], arguments[0])}.")
+    if kind is float:
+        if isinstance(plain, numbers.Real) and not isinstance(plain, bool) and -MAX_FLOAT <= plain <= MAX_FLOAT:
+            return float(plain)
+    elif kind is int:
+        if isinstance(plain, numbers.Integral) and not isinstance(plain, bool):
+            return operator.index(plain)
+    elif isinstance(plain, kind):
+        return plain
+    raise UsageError(f"{name}: {value!r} is not {ONE.get(kind, kind)}.")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Reading a class
 # ---------------------------------------------------------------------------------------------------------------------
 
@@ -103,16 +162,14 @@ def _types(cls: type) -> dict[str, Any]:
 
 def _evaluated(field: dataclasses.Field[Any], cls: type) -> Any:
     """Return the type of a field. Annotations may be strings; one that cannot be evaluated is no plain type."""
-    if not isinstance(field.type, str):
-        return field.type
-    for base in cls.__mro__:
-        if field.name in vars(base).get("__annotations__", {}):
-            names = {**vars(typing), **vars(sys.modules[base.__module__])}
-            try:
-                return eval(field.type, names, dict(vars(base)))  # noqa: S307 - the source of an imported class
-            except Exception:  # an annotation may be any expression
-                return None
-    return None
+    home = next((base for base in cls.__mro__ if field.name in vars(base).get("__annotations__", {})), cls)
+    names = vars(typing) | vars(sys.modules.get(home.__module__, typing))
+    # One field at a time: another field may name a type that is imported for type checkers only.
+    alone = types.SimpleNamespace(__annotations__={field.name: field.type})
+    try:
+        return typing.get_type_hints(alone, names, dict(vars(home)))[field.name]
+    except Exception:  # an annotation may be any expression
+        return None
 
 
 def is_plain(kind: Any) -> bool:
@@ -129,7 +186,7 @@ def is_plain(kind: Any) -> bool:
 
 @functools.cache
 def documentation(cls: type) -> dict[str, str]:
-    """Return the docstrings of the fields of a class: the strings that follow them in its source."""
+    """Return the docstrings of the fields of a class: the strings that follow them in its source, each as one line."""
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         try:
@@ -141,5 +198,5 @@ def documentation(cls: type) -> dict[str, str]:
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
                 value = following.value if isinstance(following, ast.Expr) else None
                 if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                    texts[statement.target.id] = inspect.cleandoc(value.value)
+                    texts[statement.target.id] = " ".join(value.value.split())
     return texts

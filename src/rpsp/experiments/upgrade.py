@@ -31,3 +31,22 @@ def upgraded(flat: Mapping[str, Any], known: Mapping[str, Setting]) -> dict[str,
     kept = {name: value for name, value in flat.items() if name in known or name not in IN_0_4_0}
     null = [name for name in FROM_THE_FILTER if name in kept and kept[name] is None]
     return kept | {name: known[name].value for name in null}
+
+
+RENAMED = {"size": "units"}
+"""Settings of a model of 0.4.0 that have another name now: the GRU's."""
+
+
+def upgraded_model(extra: Mapping[str, Any], known: Mapping[str, Setting]) -> dict[str, Any]:
+    """Return the settings in a file of a `PredictiveStateModel`. Those of today's version are unchanged.
+
+    In 0.4.0 every model could be refined, and the number of epochs stood beside the settings.
+
+    Args:
+        extra: the JSON beside the model's arrays.
+        known: the settings of the belief.
+    """
+    if "epochs" not in extra:
+        return dict(extra["settings"])
+    flat = {RENAMED.get(name, name): value for name, value in extra["settings"].items()}
+    return flat | ({"epochs": extra["epochs"]} if "epochs" in known else {})

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from jaxtyping import PRNGKeyArray
 
@@ -88,18 +88,26 @@ class Belief(abc.ABC):
         return self
 
 
-def check_at_least(belief: Belief, least: int, *names: str) -> None:
-    """Raise a `UsageError` unless each of these settings is None or between `least` and 10,000.
+MOST = 10_000
+"""Largest accepted length or dimension. Larger values are mistakes: the machine would run out of memory."""
 
-    Larger values are mistakes: the machine would run out of memory.
+
+def check_at_least(part: Any, least: int, *names: str, most: int | None = MOST) -> None:
+    """Check settings that are numbers, tuples of numbers, or None.
+
+    Args:
+        part: the belief, or another dataclass of settings.
+        least: the smallest accepted number.
+        *names: the names of the settings.
+        most: the largest accepted whole number; None: there is none. Other numbers have no maximum.
+
+    Raises:
+        UsageError: if a number is out of range or NaN.
     """
     for name in names:
-        value = getattr(belief, name)
-        if value is not None and value < least:
+        value = getattr(part, name)
+        values = value if isinstance(value, tuple) else () if value is None else (value,)
+        if not all(number >= least for number in values):
             raise UsageError(f"{name}: {value} must be at least {least}.")
-        if value is not None and value > MOST:
-            raise UsageError(f"{name}: {value} is more than the maximum, {MOST}.")
-
-
-MOST = 10_000
-"""Largest accepted length or dimension."""
+        if most is not None and any(isinstance(number, int) and number > most for number in values):
+            raise UsageError(f"{name}: {value} is more than the maximum, {most}.")

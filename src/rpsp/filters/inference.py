@@ -22,7 +22,7 @@ from rpsp.data.batches import Batch
 from rpsp.data.linalg import NormalEquations, ridge
 from rpsp.data.randomness import generator
 from rpsp.data.windows import chunked, flat, since_start
-from rpsp.errors import DivergedError
+from rpsp.errors import DivergedError, UsageError
 from rpsp.filters.base import AbstractFilter, compiled_unroll, constant, to_float32, to_float64
 from rpsp.filters.belief import Belief, check_at_least
 from rpsp.filters.bumps import Bumps, fit_bumps
@@ -138,7 +138,9 @@ class Inference(Belief):
     def __post_init__(self) -> None:
         """Check the settings."""
         check_at_least(self, 1, "past", "future", "dimension", "bumps")
-        check_at_least(self, 0, "rounds")
+        check_at_least(self, 0, "rounds", "stage1_ridge", "ridge", "bends", "slack")
+        if not self.bends:
+            raise UsageError("bends: () is empty; give at least one ridge, as in (1e9, 1.0).")
 
     @property
     def min_length(self) -> int:

@@ -121,6 +121,7 @@ class Tabular(Belief):
     def __post_init__(self) -> None:
         """Check the settings."""
         check_at_least(self, 1, "past", "future", "max_rank")
+        check_at_least(self, 0, "ridge", "smoothing")
 
     @property
     def min_length(self) -> int:

@@ -19,6 +19,7 @@ from rpsp.data.batches import Batch
 from rpsp.data.linalg import NormalEquations, conditional_operators, outer, randomized_svd
 from rpsp.data.randomness import generator
 from rpsp.data.windows import WindowIndex, Windows, chunked, flat, window_index
+from rpsp.errors import UsageError
 from rpsp.filters.base import AbstractFilter, compiled_unroll, random_like, to_float32, to_float64
 from rpsp.filters.belief import Belief, check_at_least
 from rpsp.filters.features import FeatureMap, OneHotSequence, fit_fourier
@@ -72,7 +73,10 @@ class KernelBayes(Belief):
     def __post_init__(self) -> None:
         """Check the settings."""
         check_at_least(self, 1, "past", "future", "dimension", "state_dimension", "history_dimension", "frequencies")
-        check_at_least(self, 0, "epochs", "refit_epochs")
+        ridges = "stage1_ridge", "conditional_ridge", "division_ridge", "stage2_ridge", "ridge"
+        check_at_least(self, 0, "epochs", "refit_epochs", "clamp", "percentile", *ridges)
+        if self.percentile > 100:
+            raise UsageError(f"percentile: {self.percentile} must be between 0 and 100.")
 
     @property
     def min_length(self) -> int:

@@ -13,8 +13,7 @@ from rpsp.algorithms.base import AbstractAlgorithm
 from rpsp.algorithms.policies import Agent
 from rpsp.data.batches import Batch
 from rpsp.data.scaling import OneHot, Scaling
-from rpsp.errors import UsageError
-from rpsp.filters.belief import MOST, Belief
+from rpsp.filters.belief import Belief, check_at_least
 
 Record = dict[str, float | int]
 """Metrics of an iteration by name. Timings are named *_seconds or *_per_second; everything else is reproducible."""
@@ -67,15 +66,9 @@ class LoopSettings:
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        least = {"plus_obs": 0, "refit_batches": 1, "refit_samples": 1, "refit_above": 0}
-        for name, bound in least.items():
-            if (value := getattr(self, name)) < bound:
-                raise UsageError(f"{name}: {value} must be at least {bound}.")
-        if min(self.hidden, default=1) < 1:
-            raise UsageError(f"hidden: {self.hidden} must be at least 1.")
-        if (largest := max(self.hidden, default=1)) > MOST or self.plus_obs > MOST:
-            name, value = ("hidden", self.hidden) if largest > MOST else ("plus_obs", self.plus_obs)
-            raise UsageError(f"{name}: {value} is more than the maximum, {MOST}.")
+        check_at_least(self, 1, "hidden")
+        check_at_least(self, 1, "refit_batches", "refit_samples", most=None)
+        check_at_least(self, 0, "plus_obs", "refit_above")
 
 
 @dataclass(frozen=True, kw_only=True)
