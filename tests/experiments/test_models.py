@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from benchmarks.systems import controlled_hmm, linear_gaussian, simulate_hmm, simulate_linear_gaussian
+from hostile import edited, put
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -135,8 +136,14 @@ def test_a_belief_of_ones_own(tmp_path):
         again = PredictiveStateModel.load(path)
         assert again.belief == model.belief == Averaging(0.1, 2)
         np.testing.assert_array_equal(again.predict(observations, actions), model.predict(observations, actions))
-    with pytest.raises(UsageError, match="^function: is not its default, and files contain only settings that"):
+    with pytest.raises(UsageError, match=r"^function: is not its default, and files contain only settings that"):
         PredictiveStateModel(Averaging(function=float)).fit(_episodes()).save(path, overwrite=True)
+
+    path.write_bytes(edited(path.read_bytes(), lambda header, _: put(header, "extra/kind", "stranger")))
+    with pytest.raises(
+        FileFormatError, match=r"\(kind: 'stranger' is not known; import the module that defines it first\)"
+    ):
+        PredictiveStateModel.load(path)
 
     @dataclass(frozen=True)
     class Other(Averaging):

@@ -98,8 +98,8 @@ class Vrpg(AbstractAlgorithm):
         weights = self.return_weight, self.prediction_weight
         if min(weights) < 0 or max(weights) == 0:
             raise UsageError(
-                f"return_weight: {weights[0]} and prediction_weight: {weights[1]} must not be negative, and one of them must "
-                "be greater than 0."
+                f"return_weight: {weights[0]} and prediction_weight: {weights[1]} must not be negative, and one of them "
+                "must be greater than 0."
             )
 
     def select(self, agent: Agent) -> Any:

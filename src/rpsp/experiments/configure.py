@@ -130,23 +130,16 @@ def find_belief(kind: str | Belief) -> Belief:
     Raises:
         UsageError: if there is no such belief, or it cannot be imported.
     """
-    if isinstance(kind, str) and ":" in kind:
+    if isinstance(kind, Belief):
+        return kind
+    kinds = known_beliefs()
+    if isinstance(kind, str) and ":" in kind and kind not in kinds:
         found = _imported("kind", kind)
         if isinstance(found, type) and issubclass(found, Belief):
             return _with_defaults(found, kind)
         if not isinstance(found, Belief):
             raise UsageError(f"kind: {kind!r} is a {type(found).__name__}, not an rpsp.Belief.")
         return found
-    return kind if isinstance(kind, Belief) else imported_belief(kind)
-
-
-def imported_belief(kind: str) -> Belief:
-    """Return a belief with its default settings. Imports nothing, so that the kind may come from a file.
-
-    Raises:
-        UsageError: if no imported subclass of `Belief` has this `kind`.
-    """
-    kinds = known_beliefs()
     return _with_defaults(kinds[_one_of("kind", kind, kinds)], kind)
 
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from rpsp.algorithms.alternating import InSequence
-from rpsp.algorithms.base import AbstractAlgorithm, everything, filter_only
+from rpsp.algorithms.base import AbstractAlgorithm, everything, filter_only, policy_only
 from rpsp.algorithms.ppo import Ppo
 from rpsp.algorithms.sac import Sac
 from rpsp.algorithms.trpo import Trpo
@@ -111,8 +111,8 @@ class Method:
     @property
     def composition(self) -> str:
         """The names of belief and algorithm, as in "kernel-bayes, trpo+vrpg". Rows that share it take as long."""
-        moves = "" if self.algorithm.name != "trpo" or self.algorithm == Trpo() else " through time"
-        return f"{self.belief.kind}, {self.algorithm.name}{moves}"
+        through_time = isinstance(self.algorithm, Trpo) and self.algorithm.moves is not policy_only
+        return f"{self.belief.kind}, {self.algorithm.name}{' through time' if through_time else ''}"
 
 
 def _replaced(part: Any, values: Mapping[str, Any]) -> Any:

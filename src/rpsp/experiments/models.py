@@ -20,7 +20,7 @@ from rpsp.data.windows import longest_episode
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.checkpoints import check_fit, encoded_size, read_tree, write_tree
 from rpsp.experiments.compilation import compilation_cached
-from rpsp.experiments.configure import find_belief, imported_belief, known_beliefs, with_settings
+from rpsp.experiments.configure import find_belief, known_beliefs, with_settings
 from rpsp.experiments.settings import settings_of
 from rpsp.experiments.upgrade import upgraded_model
 from rpsp.filters.base import AbstractFilter, compiled_unroll
@@ -246,7 +246,9 @@ class PredictiveStateModel:
         """
         tree, extra = read_tree(Path(path))
         try:
-            belief = imported_belief(extra["kind"])  # a file cannot make rpsp import a module
+            if extra["kind"] not in known_beliefs():  # a file cannot make rpsp import a module
+                raise UsageError(f"kind: {extra['kind']!r} is not known; import the module that defines it first")
+            belief = find_belief(extra["kind"])
             settings = upgraded_model(extra, settings_of(belief))
             model = PredictiveStateModel(belief, seed=extra["seed"], held_out=extra["held_out"], **settings)
             model._filter, model.observations, model.actions = tree

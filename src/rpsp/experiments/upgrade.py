@@ -29,6 +29,8 @@ def upgraded(flat: Mapping[str, Any], known: Mapping[str, Setting]) -> dict[str,
         known: the settings of the method.
     """
     kept = {name: value for name, value in flat.items() if name in known or name not in IN_0_4_0}
+    if "gae" in flat and "gae" not in known:  # a file of 0.4.0, where PPO alone read `normalise`
+        kept.pop("normalise", None)
     null = [name for name in FROM_THE_FILTER if name in kept and kept[name] is None]
     return kept | {name: known[name].value for name in null}
 
