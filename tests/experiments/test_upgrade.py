@@ -12,7 +12,7 @@ from rpsp.experiments.configure import configured
 from rpsp.experiments.methods import METHODS, Method
 from rpsp.experiments.upgrade import IN_0_4_0, upgraded
 
-FILE: dict[str, Any] = {name: None for name in IN_0_4_0} | {
+FILE: dict[str, Any] = dict.fromkeys(IN_0_4_0) | {
     "discount": 0.9, "hidden": [16], "log_std": 0.0, "max_kl": 0.02, "damping": 0.1, "learning_rate": 1e-3, "past": None,
     "policy_rate": 1.0, "return_weight": 1.0, "prediction_weight": 1.0, "filter_kl": 0.02, "truncate": 50, "future": 3,
     "random": False, "window": 2, "units": 32, "plus_obs": 0, "refit_before": [], "refit_batches": 3, "refit_kl": 0.1,

@@ -123,7 +123,7 @@ def checked(name: str, value: Any, kind: Any) -> Any:
             with suppress(UsageError):
                 return checked(name, value, other)
         return checked(name, value, last)
-    plain = value.tolist() if hasattr(value, "tolist") else value
+    plain: Any = value.tolist() if hasattr(value, "tolist") else value
     if origin is Literal:
         if plain not in arguments:
             raise UsageError(f"{name}: {value!r} is not one of {', '.join(map(str, arguments))}.")
@@ -134,8 +134,9 @@ def checked(name: str, value: Any, kind: Any) -> Any:
                 return tuple(checked(name, item, arguments[0]) for item in plain)
         raise UsageError(f"{name}: {value!r} is not a list of {SEVERAL.get(arguments[0], arguments[0])}.")
     if kind is float:
-        if isinstance(plain, numbers.Real) and not isinstance(plain, bool) and -MAX_FLOAT <= plain <= MAX_FLOAT:
-            return float(plain)
+        real: Any = plain if isinstance(plain, numbers.Real) and not isinstance(plain, bool) else None
+        if real is not None and -MAX_FLOAT <= real <= MAX_FLOAT:
+            return float(real)
     elif kind is int:
         if isinstance(plain, numbers.Integral) and not isinstance(plain, bool):
             return operator.index(plain)

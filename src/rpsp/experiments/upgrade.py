@@ -50,5 +50,8 @@ def upgraded_model(extra: Mapping[str, Any], known: Mapping[str, Setting]) -> di
     """
     if "epochs" not in extra:
         return dict(extra["settings"])
-    flat = {RENAMED.get(name, name): value for name, value in extra["settings"].items()}
+    flat = dict(extra["settings"])
+    for before, now in RENAMED.items():
+        if before in flat:
+            flat[now] = flat.pop(before)
     return flat | ({"epochs": extra["epochs"]} if "epochs" in known else {})
