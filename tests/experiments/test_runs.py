@@ -483,7 +483,7 @@ MISTAKES = {
     "unknown method": (["tasks:Drift-v0", "--method", "rpsi-trop"], 2, "did you mean 'rpsi-trpo'?"),
     "unknown row": (["tasks:Drift-v0", "--method", "tasks:nothing"], 2, "tasks:nothing"),
     "unknown row's module": (["tasks:Drift-v0", "--method", "missing:row"], 2, "missing:row"),
-    "not a row": (["tasks:Drift-v0", "--method", "tasks:Trace"], 2, "a _ActualModuleMeta, not an rpsp.Method"),
+    "not a row": (["tasks:Drift-v0", "--method", "tasks:Drift"], 2, "'tasks:Drift' is a type, not an rpsp.Method"),
     "unknown plugin": (["tasks:Drift-v0", "--plugin", "missing"], 2, "plugin: 'missing'"),
     "unknown flag": (["tasks:Drift-v0", "--max-kll", "1"], 2, "max-kl"),
     "unknown device": (["tasks:Drift-v0", "--device", "abacus"], 2, "abacus"),
