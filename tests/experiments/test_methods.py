@@ -41,7 +41,7 @@ SMALL: dict[str, dict[str, Any]] = {  # so that each compiles and fits as fast a
     "kernel-bayes": {"dimension": 5, "past": 3, "future": 3, "epochs": 2},
     "inference": {"past": 4, "future": 3},
     "gru": {"epochs": 2, "units": 8},
-    "window": {},
+    "finite-memory": {},
 }
 WHOLE = [name for name in METHODS if name != "tabular"]  # tabular is for symbols: see test_agents
 
