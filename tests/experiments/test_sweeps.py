@@ -236,9 +236,9 @@ def test_a_sweep_that_is_killed_twice_gives_the_numbers_of_bare_runs(cache: Path
     results = json.loads(printed.splitlines()[-1])
     assert (results["runs"], results["finished"], results["failed"]) == (3, 3, {})
     # The runs that the kills left unfinished, and no others, are named; which they are depends on the scheduler.
-    (before,) = re.findall(r"^out: 3 runs, (\d) finished", printed, re.MULTILINE)
+    (finished,) = re.findall(r"^out: 3 runs, (\d) finished", printed, re.MULTILINE)
     named = [run.place for run in Sweep.of(content).runs if f"{run.place}: final return" in printed]
-    assert 1 <= results["interrupted"] <= 3 and len(named) == 3 - int(before) >= 1
+    assert 1 <= results["interrupted"] <= 3 and len(named) == 3 - int(finished) >= 1
     same_as_alone(content, tmp_path / "alone")
     found, doubts = read_results(["out"])
     assert len(found) == 3 and not doubts and {r.task for r in found} == {"tasks:Drift-v0"}
