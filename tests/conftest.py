@@ -35,3 +35,10 @@ settings.register_profile(
     "rpsp", deadline=None, max_examples=25, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("rpsp")
+
+
+def pytest_sessionfinish() -> None:
+    """Save what `make coverage` measured in this worker: pytest-xdist kills workers that take long to exit."""
+    measuring = sys.modules.get("coverage")
+    if measuring is not None and (current := measuring.Coverage.current()) is not None:
+        current.save()

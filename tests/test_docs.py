@@ -62,17 +62,13 @@ def test_the_readme_shows_every_command() -> None:
     assert all(line.split()[1] in COMMANDS for line in readme_commands())
 
 
-LONGER = {"watch", "fit", "inspect"}
-"""Commands that the tests of every day leave out."""
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_the_readme_s_commands_run(every: bool, tmp_path: Path) -> None:
+def test_the_readme_s_commands_run(tmp_path: Path) -> None:
     """As they stand and in their order, in an empty directory; with a twelfth of the iterations."""
-    lines = [line for line in readme_commands() if every or line.split()[1] not in LONGER]
-    lines = [re.sub(r"--iterations (\d+)", lambda m: f"--iterations {int(m[1]) // 12}", line) for line in lines]
+    lines = [
+        re.sub(r"--iterations (\d+)", lambda m: f"--iterations {int(m[1]) // 12}", line) for line in readme_commands()
+    ]
     printed = run("sh", "-c", "set -ex\n" + "\n".join(lines), cwd=tmp_path)
     names = ["runs/cart/report.html", "runs/cart/export/act.py", "runs/late/results.json"]
-    for name in [*names, "runs/cart/video", "runs/belief/figures"] if every else names:
+    for name in [*names, "runs/cart/video", "runs/belief/figures"]:
         assert (tmp_path / name).exists(), printed

@@ -41,7 +41,7 @@ SMALL: dict[str, dict[str, Any]] = {  # so that each compiles and fits as fast a
     "kernel-bayes": {"dimension": 5, "past": 3, "future": 3, "epochs": 2},
     "inference": {"past": 4, "future": 3},
     "gru": {"epochs": 2, "units": 8},
-    "window": {},
+    "finite-memory": {},
 }
 WHOLE = [name for name in METHODS if name != "tabular"]  # tabular is for symbols: see test_agents
 
@@ -231,7 +231,8 @@ def test_refits_of_any_filter_under_any_update_resume_bit_for_bit(name: str, tmp
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fm2", "rpsi-trpo", "rpsp-alt"])
 def test_discrete_actions(name: str, tmp_path: Path) -> None:
-    small = {"past": 4, "future": 3} | ({"dimension": 6, "epochs": 2} if name == "rpsp-alt" else {})
+    small: dict[str, int] = {} if name == "fm2" else {"past": 4, "future": 3}
+    small |= {"dimension": 6, "epochs": 2} if name == "rpsp-alt" else {}
     run = rpsp.train(
         "CartPole-v1", name, observe="positions", out=tmp_path / "run", iterations=8, samples=1000, num_envs=10,
         max_episode_steps=100, exploration_episodes=30, threads=1, verbose=False, **small,

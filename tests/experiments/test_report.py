@@ -236,7 +236,7 @@ def test_nothing_but_failures(tmp_path):
 
 
 def test_settings_in_common_and_not(tmp_path):
-    for method, given in (("fm2", {}), ("fm2", {"learning_rate": 0.5}), ("rpsp-alt", {})):
+    for method, given in (("fm2", {}), ("fm2", {"max_kl": 0.5}), ("rpsp-alt", {})):
         for seed in (0, 1):
             name = f"{method}{len(given)}-{seed}"
             write_run(tmp_path / "all" / name, [1.0, 2.0], method=method, seed=seed, **given)
@@ -246,12 +246,14 @@ def test_settings_in_common_and_not(tmp_path):
     heads = [re.findall("<th>(.*?)</th>", row) for row in re.findall("<thead>(.*?)</thead>", page)]
     assert ["env", "Hopper-v5"] in rows and ["rpsp", "1.0"] in rows and ["samples", "2000"] in rows
     assert heads[-4:] == [
-        ["task", "method", "learning_rate"],
+        ["task", "method", "max_kl"],
         ["name", "value"],
         ["task", "method", "jax"],
         ["name", "value"],
     ]
-    assert ["Hopper-v5", "fm2, learning_rate=0.5", "0.5"] in rows and ["Hopper-v5", "fm2", "0.10 · 0.11"] in rows
+    assert ["Hopper-v5", "fm2, max_kl=0.5", "0.5"] in rows and ["Hopper-v5", "rpsp-alt", "0.01"] in rows
+    assert ["window", "2"] in rows and ["dimension", "20"] in rows  # of the methods that have them
+    assert ["Hopper-v5", "fm2", "0.10 · 0.11"] in rows
 
 
 def test_result_files_and_runs_together(tmp_path):

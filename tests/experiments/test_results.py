@@ -42,7 +42,7 @@ def settings(**given: object) -> dict[str, object]:
         ({"method": "fm2-sac", "samples": 3000, "max_episode_steps": 1000}, "Hopper-v5", "fm2-sac, samples=3000"),
         ({"method": "rpsi-trpo", "refit_before": []}, "Hopper-v5", "rpsi-trpo, refit_before=none"),
         ({"method": "fm5", "hidden": [32, 16]}, "Hopper-v5", "fm5, hidden=32/16"),
-        ({"method": "gru32", "random": True, "filter_kl": "none"}, "Hopper-v5", "gru32, filter_kl=none, random=true"),
+        ({"method": "rpsp-alt", "random": True, "filter_kl": "none"}, "Hopper-v5", "rpsp-alt, filter_kl=none, random=true"),
     ],
 )  # fmt: skip
 def test_labels_tell_what_is_not_default(given, task, method):
@@ -209,11 +209,11 @@ def test_unlike_runs_are_never_averaged(tmp_path):
 
 def test_methods_of_a_users_own_are_told_apart_without_being_imported(tmp_path):
     for i, (dimension, seed) in enumerate([(10, 0), (20, 0), (20, 1)]):
-        run = write_run(tmp_path / str(i), [1.0], dimension=dimension, seed=seed, plugin=None)
+        run = write_run(tmp_path / str(i), [1.0], method="rpsp-alt", dimension=dimension, seed=seed, plugin=None)
         text = (
             (run / "config.json")
             .read_text(encoding="utf-8")
-            .replace('"method": "fm2"', '"method": "no_such_module:row"')
+            .replace('"method": "rpsp-alt"', '"method": "no_such_module:row"')
         )
         (run / "config.json").write_text(text.replace('"plugin": null', '"plugin": "no_such_plugin"'), encoding="utf-8")
     found, warnings = r.read_results([tmp_path])
@@ -225,10 +225,33 @@ def test_a_setting_that_came_later_has_its_default_in_older_runs(tmp_path):
     old = write_run(tmp_path / "old", [1.0])
     write_run(tmp_path / "new", [1.0], seed=1)
     content = json.loads((old / "config.json").read_text(encoding="utf-8"))
-    del content["settings"]["clip"]
+    del content["settings"]["damping"]
     (old / "config.json").write_text(json.dumps(content), encoding="utf-8")
     found, _ = r.read_results([tmp_path])
     assert [result.method for result in found] == ["fm2", "fm2"]
+
+
+def test_every_stored_result_has_the_label_under_which_it_was_written():
+    """The directories of results/ are the labels that 0.3 and 0.4 gave them; every method had all settings then."""
+    stored = sorted((Path(__file__).parents[2] / "results").glob("*/*/*.json"))
+    assert len(stored) > 1000
+    for path in stored:
+        result = r.read_result(path)
+        assert (labels.slug(result.task), labels.slug(result.method), str(result.seed)) == (
+            *path.parts[-3:-1], path.stem)  # fmt: skip
+
+
+def test_settings_of_0_4_0_that_its_methods_ignored_or_left_to_the_filter_make_no_difference(tmp_path):
+    """Methods of 0.4.0 had all settings. Those that they did not use differ without consequence."""
+    for seed in range(2):
+        run = write_run(tmp_path / str(seed), [1.0], method="rpsp-alt", learning_rate=0.01, dimension=10, seed=seed)
+    content = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    content["settings"] |= {"window": 5, "units": 7, "clip": 0.3, "past": None, "epochs": None}
+    (run / "config.json").write_text(json.dumps(content), encoding="utf-8")
+    found, warnings = r.read_results([tmp_path])
+    assert warnings == []
+    assert [result.method for result in found] == ["rpsp-alt, learning_rate=0.01, dimension=10"] * 2
+    assert found[0].settings | {"seed": 1} == found[1].settings
 
 
 def test_of_two_runs_of_a_seed_the_longer_is_taken_and_the_later_on_a_tie(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from pathlib import Path
@@ -234,7 +235,10 @@ def test_a_sweep_that_is_killed_twice_gives_the_numbers_of_bare_runs(cache: Path
     printed, _ = done(swept(cache, content, "--json"))
     results = json.loads(printed.splitlines()[-1])
     assert (results["runs"], results["finished"], results["failed"]) == (3, 3, {})
-    assert 1 <= results["interrupted"] <= 3 and "fm2-ppo/s2: final return" in printed
+    # The runs that the kills left unfinished, and no others, are named; which they are depends on the scheduler.
+    (finished,) = re.findall(r"^out: 3 runs, (\d) finished", printed, re.MULTILINE)
+    named = [run.place for run in Sweep.of(content).runs if f"{run.place}: final return" in printed]
+    assert 1 <= results["interrupted"] <= 3 and len(named) == 3 - int(finished) >= 1
     same_as_alone(content, tmp_path / "alone")
     found, doubts = read_results(["out"])
     assert len(found) == 3 and not doubts and {r.task for r in found} == {"tasks:Drift-v0"}
@@ -309,22 +313,23 @@ def test_a_signal_stops_the_workers_and_says_how_to_go_on(number: int, code: int
 
 
 @pytest.mark.slow
-def test_two_tasks_three_methods_three_seeds(cache: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_two_tasks_three_methods_two_seeds(cache: Path, tmp_path: Path, monkeypatch: Any) -> None:
     content: dict[str, Any] = {
         "tasks": [{"env": "tasks:Drift-v0", **AMOUNTS}, {"env": "InvertedPendulum-v5", "samples": 400,
                   "max_episode_steps": 40, "exploration_episodes": 30}],
-        "methods": ["fm2", "rpsi-trpo", {"method": "rpsp-alt", "dimension": 6}],
-        "seeds": 3,
-        "iterations": 10,
+        "methods": ["fm2", {"method": "rpsi-trpo", "past": 4, "bumps": 30},
+                    {"method": "rpsp-alt", "dimension": 6, "epochs": 2}],
+        "seeds": 2,
+        "iterations": 6,
     }  # fmt: skip
     (tmp_path / "whole").mkdir()
     monkeypatch.chdir(tmp_path / "whole")
     done(swept(cache, content), 900)
     (tmp_path / "killed").mkdir()
     monkeypatch.chdir(tmp_path / "killed")
-    killed(cache, content, 30)
-    killed(cache, content, 100)
-    assert iterations(content) < 180
+    killed(cache, content, 12)
+    killed(cache, content, 36)
+    assert iterations(content) < 72
     done(swept(cache, content), 900)
     for run in Sweep.of(content).runs:
         one, other = (tmp_path / name / "out" / run.place for name in ("whole", "killed"))

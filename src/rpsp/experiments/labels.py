@@ -19,6 +19,7 @@ from rpsp.envs.tasks import TASKS
 from rpsp.experiments.config import Sensors
 from rpsp.experiments.configure import usual_samples
 from rpsp.experiments.methods import METHODS
+from rpsp.experiments.upgrade import IN_0_4_0
 
 
 def flat_settings(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,6 +102,12 @@ def plain_sensors() -> dict[str, Any]:
 
 @functools.cache
 def defaults_of(method: str) -> dict[str, Any]:
-    """Return the default settings of a method; empty for a user-defined method."""
+    """Return the default settings of a method; empty for a user-defined method.
+
+    The settings of 0.4.0 come first, in its order, so that labels and the directories named after them stay the same.
+    """
     row = METHODS.get(method)
-    return {} if row is None else flat_settings(dataclasses.asdict(row.settings()))
+    if row is None:
+        return {}
+    found = flat_settings(dataclasses.asdict(row.settings()))
+    return {name: found[name] for name in IN_0_4_0 if name in found} | found

@@ -7,16 +7,14 @@ from typing import Any
 
 from rpsp.experiments.settings import Setting
 
-IN_0_4_0 = frozenset(
-    {
-        "discount", "hidden", "log_std", "max_kl", "damping", "learning_rate", "policy_rate", "return_weight",
-        "prediction_weight", "filter_kl", "truncate", "past", "future", "dimension", "epochs", "random", "window", "units",
-        "plus_obs", "refit_before", "refit_batches", "refit_samples", "refit_above", "refit_kl", "renew_units", "gae",
-        "clip", "passes", "minibatch", "entropy_weight", "normalise", "scale_rewards", "bootstrap", "anneal", "ratio",
-        "capacity", "recompute", "normed",
-    }
+IN_0_4_0 = (
+    "discount", "hidden", "log_std", "max_kl", "damping", "learning_rate", "policy_rate", "return_weight",
+    "prediction_weight", "filter_kl", "truncate", "past", "future", "dimension", "epochs", "random", "window", "units",
+    "plus_obs", "refit_before", "refit_batches", "refit_samples", "refit_above", "refit_kl", "renew_units", "gae",
+    "clip", "passes", "minibatch", "entropy_weight", "normalise", "scale_rewards", "bootstrap", "anneal", "ratio",
+    "capacity", "recompute", "normed",
 )  # fmt: skip
-"""All settings of a method in 0.4.0. A method ignored those that it did not use."""
+"""All settings of a method in 0.4.0, in the order in which labels show them. A method ignored those that it did not use."""
 FROM_THE_FILTER = "past", "future", "dimension", "epochs"
 """Settings that 0.4.0 wrote as null if the filter's default applied."""
 

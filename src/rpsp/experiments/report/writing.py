@@ -156,18 +156,23 @@ def page(
 
 
 def _differences(title: str, results: Sequence[Result], what: str, about: str) -> str:
-    """Return a table of settings or versions: common values once, differing values as columns."""
+    """Return a table of settings or versions: common values once, differing values as columns.
+
+    A setting differs if the methods that have it differ in its value.
+    """
+
+    def values(name: str, runs: Sequence[Result]) -> list[str]:
+        entries = [getattr(run, what) for run in runs]
+        return list(dict.fromkeys(word(found.get(name)) for found in entries if what == "versions" or name in found))
+
     groups = grouped(results, lambda r: (r.task, r.method))
-    names = list(dict.fromkeys(name for result in results for name in getattr(result, what) if name not in UNSHOWN))
-    values = {name: [word(getattr(result, what).get(name)) for result in results] for name in names}
-    common = [[name, values[name][0]] for name in names if len(set(values[name])) == 1]
-    unlike = [name for name in names if len(set(values[name])) > 1 and name not in LABELS]
+    names = dict.fromkeys(name for result in results for name in getattr(result, what) if name not in UNSHOWN)
+    found = {name: values(name, results) for name in names}
+    common = [[name, words[0]] for name, words in found.items() if len(words) == 1]
+    unlike = [name for name, words in found.items() if len(words) > 1 and name not in LABELS]
     body = table(("name", "value"), common, kind="pairs") if common else ""
     if unlike:
-        rows = [
-            [*group, *(" · ".join(dict.fromkeys(word(getattr(r, what).get(name)) for r in runs)) for name in unlike)]
-            for group, runs in groups.items()
-        ]
+        rows = [[*group, *(" · ".join(values(name, runs)) or "–" for name in unlike)] for group, runs in groups.items()]
         body = f"<h3>Different</h3>{table(('task', 'method', *unlike), rows)}<h3>In common</h3>{body}"
     return folded(title, about + (f"; {len(unlike)} differ" if unlike else ""), body) if names else ""
 
