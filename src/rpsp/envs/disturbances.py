@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
-from rpsp.envs.mujoco_batch import Bools, Rows
+from rpsp.envs.rows import Bools, Rows
 from rpsp.errors import UsageError
 
 Array = NDArray[Any]

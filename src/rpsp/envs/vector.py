@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 
 from rpsp.envs.disturbances import Array, Disturbance, Latency, Selection
 from rpsp.envs.guards import RAISED, FailureGuard, _described, _guarded, _malformed
-from rpsp.envs.mujoco_batch import Bools, Seeds, row_seeds, rows_to_reset
+from rpsp.envs.rows import Bools, Seeds, row_seeds, rows_to_reset
 from rpsp.envs.watchdog import Overdue, Patience
 from rpsp.errors import EnvironmentFailure, RpspError, UsageError
 

@@ -43,9 +43,7 @@ class TabularFilter(AbstractFilter):
         return jnp.zeros(self.size)
 
     def exported(self) -> tuple[str, dict[str, np.ndarray]]:
-        """Return the arrays of act.py's `tabular`, with the part of W_ext for each action and observation as
-        W[a, o][o_k, q, a_k].
-        """
+        """Return the arrays of act.py's `tabular`; `W[a, o][o_k, q, a_k]` is the part of W_ext for an action and observation."""
         f = to_float64(self)
         symbols, o_k, a_k = f.W_first.shape
         W = np.reshape(f.W_ext, (o_k * a_k, symbols, o_k, f.actions, a_k))
