@@ -73,17 +73,17 @@ def explained_variance(returns: Steps, baseline: Steps, mask: Bool[Array, "row t
 
 
 def distributions(policy: AbstractPolicy, states: Float[Array, "row time q"]) -> AbstractDistribution:
-    """π(· | q_t) at every step, as one distribution whose arrays have leading axes [row, time]."""
+    """Return π(· | q_t) at every step, as one distribution whose arrays have leading axes [row, time]."""
     return jax.vmap(jax.vmap(policy))(states)
 
 
 def log_probs(dists: AbstractDistribution, actions: Float[Array, "row time act"]) -> Steps:
-    """log π(a_t | q_t) at every step."""
+    """Return log π(a_t | q_t) at every step."""
     return jax.vmap(jax.vmap(lambda dist, action: dist.log_prob(action)))(dists, actions)
 
 
 def policy_loss(dists: AbstractDistribution, batch: Batch, advantages: Steps) -> Float[Array, ""]:
-    """ℓ₁ = −(1/M) Σ_{i=1}^M Σ_t log π(a_t | q_t) (R_t − b_t), over the M episodes of a batch."""
+    """Return ℓ₁ = −(1/M) Σ_{i=1}^M Σ_t log π(a_t | q_t) (R_t − b_t), over the M episodes of a batch."""
     scores = log_probs(dists, jnp.asarray(batch.drawn_actions)) * jax.lax.stop_gradient(advantages)
     return -masked_mean(scores, jnp.asarray(batch.mask), per=jnp.asarray(batch.ends))
 

@@ -314,19 +314,24 @@ class Concatenated(AbstractFilter):
     second: AbstractFilter
 
     def init(self) -> Float[Array, " q"]:
+        """Return the concatenated initial states."""
         return jnp.concatenate([self.first.init(), self.second.init()])
 
     def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
+        """Update both states."""
         return self.advance(q, self.prepare(action, observation))
 
     def prepare(self, action: Array, observation: Array) -> PyTree:
+        """Prepare both filters."""
         return self.first.prepare(action, observation), self.second.prepare(action, observation)
 
     def advance(self, q: Array, prepared: PyTree) -> Float[Array, " q"]:
+        """Advance both states."""
         n = self.first.size
         return jnp.concatenate([self.first.advance(q[:n], prepared[0]), self.second.advance(q[n:], prepared[1])])
 
     def predict(self, q: Array, action: Array) -> Float[Array, " obs"]:
+        """Predict with the first filter."""
         return self.first.predict(q[: self.first.size], action)
 
 

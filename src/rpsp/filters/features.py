@@ -41,6 +41,7 @@ class RandomFourierFeatures(eqx.Module):
     """`low` and `high`: the bounds of the box."""
 
     def __call__(self, x: Float[Numbers, "*rows x"]) -> Float[Numbers, "*rows d"]:
+        """Return φ(x)."""
         xp = x.__array_namespace__()
         cos, sin = _waves(xp.clip(x, self.low, self.high), self.frequencies)
         # Two products instead of one, because on CPUs XLA computes concatenated features element by element.
@@ -167,6 +168,7 @@ class OneHotSequence(eqx.Module):
     """Number of symbols of each part of the sequence."""
 
     def __call__(self, x: Float[Numbers, "*rows x"]) -> Float[Numbers, "*rows d"]:
+        """Return the indicator of every row of x."""
         xp = x.__array_namespace__()
         out, first = xp.ones_like(x[..., :1]), 0
         for size in self.sizes:

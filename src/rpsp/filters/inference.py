@@ -60,6 +60,7 @@ class InferenceFilter(AbstractFilter):
     """Principal directions of the predicted futures, scaled to about unit variance."""
 
     def init(self) -> Float[Array, " q"]:
+        """Return q_0 = 0."""
         return jnp.zeros(self.bound.shape[0] + 1)
 
     def coordinate_name(self, i: int) -> str | None:
@@ -142,7 +143,7 @@ class Inference(Belief):
 
     @property
     def min_length(self) -> int:
-        """k + 1 steps."""
+        """Minimum length of an episode: k + 1 steps."""
         return self.future + 1
 
     def fit(self, batch: Batch, held_out: Batch, *, key: PRNGKeyArray) -> InferenceFilter:

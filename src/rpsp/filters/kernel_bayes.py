@@ -62,6 +62,7 @@ class KernelBayesFilter(AbstractFilter):
     feature dominates it."""
 
     def init(self) -> Float[Array, " q"]:
+        """Return q_0, a parameter: at first the mean state of the training data."""
         return jnp.asarray(self.q0)
 
     @property

@@ -37,13 +37,15 @@ class TabularFilter(AbstractFilter):
 
     @property
     def size(self) -> int:
+        """Size of the state."""
         return self.W_first.shape[1] * self.W_first.shape[2]
 
     def init(self) -> Float[Array, " q"]:
+        """Return q_0 = 0."""
         return jnp.zeros(self.size)
 
     def exported(self) -> tuple[str, dict[str, np.ndarray]]:
-        """Return the arrays of act.py's `tabular`; `W[a, o][o_k, q, a_k]` is the part of W_ext for an action and observation."""
+        """Return the arrays of act.py's `tabular`; `W[a, o][o_k, q, a_k]` is W_ext for an action and observation."""
         f = to_float64(self)
         symbols, o_k, a_k = f.W_first.shape
         W = np.reshape(f.W_ext, (o_k * a_k, symbols, o_k, f.actions, a_k))
@@ -122,7 +124,7 @@ class Tabular(Belief):
 
     @property
     def min_length(self) -> int:
-        """k + 1 steps: the future and the extended future."""
+        """Minimum length of an episode: k + 1 steps, the future and the extended future."""
         return self.future + 1
 
     def fit(self, batch: Batch, held_out: Batch, *, key: PRNGKeyArray) -> TabularFilter:

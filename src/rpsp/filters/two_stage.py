@@ -76,7 +76,7 @@ class KernelBayes(Belief):
 
     @property
     def min_length(self) -> int:
-        """k + 1 steps: the future and the shifted future."""
+        """Minimum length of an episode: k + 1 steps, the future and the shifted future."""
         return self.future + 1
 
     def fit(self, batch: Batch, held_out: Batch, *, key: PRNGKeyArray) -> AbstractFilter:
