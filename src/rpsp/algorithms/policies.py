@@ -3,6 +3,9 @@
 Everything is written for one state. Use `vmap` for several.
 """
 
+# jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -13,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from rpsp.data import trees
 from rpsp.data.scaling import Scaling
 from rpsp.errors import UsageError
 from rpsp.filters.base import AbstractFilter, Concatenated, constant
@@ -154,6 +158,24 @@ class Categorical(AbstractDistribution):
         return jax.nn.one_hot(symbol, self.logits.shape[0], dtype=self.logits.dtype)
 
 
+# The methods of distributions as functions, for `vmap` over many.
+
+
+def log_prob(dist: AbstractDistribution, action: Float[Array, " act"]) -> Float[Array, ""]:
+    """Return log π(a) of an action."""
+    return dist.log_prob(action)
+
+
+def kl(old: AbstractDistribution, new: AbstractDistribution) -> Float[Array, ""]:
+    """Return KL(π_old ‖ π_new)."""
+    return old.kl(new)
+
+
+def entropy(dist: AbstractDistribution) -> Float[Array, ""]:
+    """Return the entropy."""
+    return dist.entropy()
+
+
 class Network(eqx.Module):
     """Fully connected ReLU network with standardised inputs.
 
@@ -170,7 +192,7 @@ class Network(eqx.Module):
             raise UsageError(f"hidden={list(hidden)}: a layer between {inputs} inputs and {outputs} outputs is empty.")
         keys = jax.random.split(key, len(sizes) - 1)
         *inner, last = (eqx.nn.Linear(m, n, key=k) for m, n, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
-        self.layers = (*inner, jax.tree.map(jnp.zeros_like, last))
+        self.layers = (*inner, trees.map(lambda x: jnp.zeros_like(x), last))
         self.mean = jnp.zeros(inputs) if scaling is None else jnp.asarray(scaling.mean, jnp.float32)
         self.scale = jnp.ones(inputs) if scaling is None else jnp.asarray(scaling.scale, jnp.float32)
 
@@ -200,7 +222,7 @@ class NormedNetwork(Network):
 def with_first_layer(network: Network, W: np.ndarray, bias: np.ndarray, scaling: Scaling) -> Network:
     """Replace the first layer of a network, and the scaling of its input."""
     replacements = [W, bias, scaling.mean, scaling.scale]
-    return eqx.tree_at(
+    return trees.replace(
         lambda n: [n.layers[0].weight, n.layers[0].bias, n.mean, n.scale],
         network,
         [jnp.asarray(x, jnp.float32) for x in replacements],

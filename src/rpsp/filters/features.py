@@ -4,6 +4,9 @@ The maps accept one vector or rows of vectors. They work with NumPy arrays (floa
 a filter).
 """
 
+# jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import math

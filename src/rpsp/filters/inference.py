@@ -6,17 +6,20 @@ Each coordinate of a state is a linear function of predicted observations, so re
 change the meaning of a state.
 """
 
+# jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from rpsp.data import trees
 from rpsp.data.arrays import Numbers
 from rpsp.data.batches import Batch
 from rpsp.data.linalg import NormalEquations, ridge
@@ -252,7 +255,7 @@ def _fit_update(
     )
 
     def with_update(W: np.ndarray) -> InferenceFilter:
-        return eqx.tree_at(lambda f: f.W, filter, W)
+        return trees.replace(lambda f: f.W, filter, W)
 
     def state_error(W: np.ndarray) -> float:
         return _mean_square((held.reached(with_update(W)) - held.states)[held.all])
@@ -284,7 +287,7 @@ def _fit_update(
         return _mean_square(phi @ W - held.observations[some])
 
     W_pred, error = _choose(equations, filter.phi_pred.penalties(settings.ridge, settings.bends), prediction_error)
-    return to_float32(eqx.tree_at(lambda f: f.W_pred, filter, W_pred)), error
+    return to_float32(trees.replace(lambda f: f.W_pred, filter, W_pred)), error
 
 
 @dataclass(frozen=True, eq=False)

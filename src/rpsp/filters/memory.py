@@ -1,5 +1,8 @@
 """Filters that are not predictive states: an observation window and a GRU."""
 
+# jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from dataclasses import dataclass

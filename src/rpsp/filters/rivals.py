@@ -3,6 +3,9 @@
 They are filters, so that the same functions unroll, forecast and evaluate them.
 """
 
+# jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import equinox as eqx

@@ -1,5 +1,8 @@
 """Predictive states for discrete observations: probability tables, learned by counting and one regression."""
 
+# jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-import jax
 import numpy as np
 from gymnasium.vector import VectorEnv
 from jaxtyping import Float
 
 from rpsp.algorithms.policies import Agent
+from rpsp.data import trees
 from rpsp.data.episodes import Episode
 from rpsp.data.scaling import OneHot, Scaling
 from rpsp.errors import UsageError
@@ -206,7 +206,7 @@ def collect_together(
     count = len(seeds)
     return _collect(
         lockstep(agents, False, count),
-        jax.tree.map(lambda x: x[0], agents.filter),
+        trees.take(agents.filter, 0),
         envs,
         encode=_encoder(scalings, envs.num_envs // count),
         samples=samples,
