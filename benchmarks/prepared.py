@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from rpsp.experiments.config import TrainConfig
 from rpsp.experiments.configure import configured
+from rpsp.experiments.execution import ingredients
 from rpsp.experiments.resolve import environment_maker, resolve
-from rpsp.experiments.runs import ingredients
 from rpsp.training.state import Recipe, TrainingSettings
 
 

@@ -13,7 +13,9 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import rpsp.envs.make  # registers rpsp/Hopper-v5 and the others
-from rpsp.envs.mujoco_batch import BATCHED_IDS, MujocoBatch, row_seeds, rows_to_reset
+from rpsp.envs.mujoco_batch import MujocoBatch
+from rpsp.envs.mujoco_formulas import BATCHED_IDS
+from rpsp.envs.rows import row_seeds, rows_to_reset
 from rpsp.errors import UsageError
 
 assert rpsp.envs.make

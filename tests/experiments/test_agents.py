@@ -17,7 +17,7 @@ from rpsp.cli import main
 from rpsp.envs.wrappers import ObserveOnly
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.agents import EVALUATING, ActingState, TrainedAgent, load
-from rpsp.experiments.runs import Run
+from rpsp.experiments.finished_runs import Run
 from rpsp.training.acting import _seed_sequence
 from rpsp.training.rollouts import ACTING
 

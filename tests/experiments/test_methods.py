@@ -23,10 +23,11 @@ from rpsp.algorithms.vrpg import Vrpg
 from rpsp.cli import main
 from rpsp.data.batches import pack
 from rpsp.errors import UsageError
+from rpsp.experiments.execution import ingredients
+from rpsp.experiments.finished_runs import Run
 from rpsp.experiments.methods import METHODS, Method
 from rpsp.experiments.resolve import read_config
 from rpsp.experiments.run_directory import RunDirectory
-from rpsp.experiments.runs import Run, ingredients
 from rpsp.filters.base import Concatenated, compiled_unroll
 from rpsp.training.rollouts import collect
 

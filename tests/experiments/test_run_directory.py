@@ -26,8 +26,8 @@ from rpsp.data.files import write_bytes
 from rpsp.data.scaling import OneHot
 from rpsp.errors import FileFormatError, StorageError, UsageError
 from rpsp.experiments.checkpoints import FORMAT
+from rpsp.experiments.locks import is_locked
 from rpsp.experiments.run_directory import FILES, RunDirectory
-from rpsp.experiments.workers import is_locked
 from rpsp.filters.base import AbstractFilter
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -23,13 +23,15 @@ from tasks import Drift
 
 import rpsp
 from rpsp.errors import DivergedError, EnvironmentFailure, UsageError
-from rpsp.experiments import run_writer, runs
+from rpsp.experiments import execution, run_writer
 from rpsp.experiments.agents import load
 from rpsp.experiments.configure import configured
+from rpsp.experiments.finished_runs import Run
 from rpsp.experiments.methods import METHODS
+from rpsp.experiments.progress import Pace
 from rpsp.experiments.resolve import AMOUNTS, EXPLORATION, read_config, resolve
 from rpsp.experiments.run_directory import RunDirectory
-from rpsp.experiments.runs import Pace, Run, resume, start
+from rpsp.experiments.runs import resume, start
 from rpsp.experiments.words import mean_with_error
 from rpsp.experiments.workers import AT_ONCE, Beat, Failure, Job, begin, bundles, settle
 
@@ -230,7 +232,7 @@ def test_several_seeds_give_an_object_of_all_runs(tmp_path: Path, monkeypatch: p
             resume([job.directory], print, lambda record, pace: None)
             yield Beat([], [(job, None)])
 
-    monkeypatch.setattr(runs, "run_here", in_this_process)
+    monkeypatch.setattr(execution, "run_here", in_this_process)
     several = trained(tmp_path / "runs", 2, seed=3, seeds=2)
     assert [run.directory.name for run in several.runs] == ["s3", "s4"] and several.directory == tmp_path / "runs"
     assert [(record["seed"], record["iteration"]) for record in several.metrics] == [(3, 0), (3, 1), (4, 0), (4, 1)]
@@ -597,7 +599,7 @@ def test_a_reading_that_never_changes_is_told(tmp_path: Path, monkeypatch: Any, 
 
 def test_time_is_foretold_without_the_iteration_that_compiles(monkeypatch: Any) -> None:
     now = iter([60.0, 61.0, 62.0])
-    monkeypatch.setattr("rpsp.experiments.runs.time", SimpleNamespace(monotonic=lambda: next(now)))
+    monkeypatch.setattr("rpsp.experiments.progress.time", SimpleNamespace(monotonic=lambda: next(now)))
     pace = Pace(100)
     pace.advance(1)
     assert pace.eta == "–"

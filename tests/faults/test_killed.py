@@ -109,7 +109,8 @@ SAVE_FOR_EVER = """
 import json, os, random, signal, sys, time
 from pathlib import Path
 from rpsp.experiments.checkpoints import read_tree
-from rpsp.experiments.run_directory import COUNTERS, RunDirectory
+from rpsp.experiments.checkpoint_files import COUNTERS
+from rpsp.experiments.run_directory import RunDirectory
 from rpsp.training.loop import Training
 
 # Everything is of numpy, so that jax starts no threads, which a fork would lose.
@@ -157,8 +158,8 @@ print(hit)
 
 
 def test_killed_while_it_saves_every_checkpoint_is_readable(tmp_path: Path) -> None:
+    from rpsp.experiments.checkpoint_files import COUNTERS
     from rpsp.experiments.checkpoints import write_tree
-    from rpsp.experiments.run_directory import COUNTERS
 
     training, kills = training_of(0), amount(12, 200)
     names = [f for f in training.__dataclass_fields__ if f not in COUNTERS]

@@ -16,7 +16,7 @@ from processes import checkpoints, metrics, spawn
 import rpsp
 from rpsp.envs.wrappers import ObserveOnly
 from rpsp.experiments.agents import TrainedAgent, load
-from rpsp.experiments.runs import Run
+from rpsp.experiments.finished_runs import Run
 from rpsp.training.acting import View, _Noise, _seed_sequence
 from rpsp.training.rollouts import ACTING, Collected, collect
 

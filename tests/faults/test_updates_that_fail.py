@@ -27,8 +27,9 @@ from rpsp.envs.make import make
 from rpsp.errors import DivergedError
 from rpsp.experiments.configure import configured
 from rpsp.experiments.methods import Method
+from rpsp.experiments.progress import line
 from rpsp.experiments.run_directory import RunDirectory
-from rpsp.experiments.runs import line, resume, start
+from rpsp.experiments.runs import resume, start
 from rpsp.filters.memory import FiniteMemory, observation_window
 from rpsp.training.loop import ASTRAY, HALVINGS, Recipe, Training, TrainingSettings, train
 

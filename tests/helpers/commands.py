@@ -12,7 +12,7 @@ from processes import TINY
 
 import rpsp
 from rpsp.cli import main
-from rpsp.experiments.runs import Run
+from rpsp.experiments.finished_runs import Run
 
 
 def run(*command: str | Path, cwd: Path) -> str:

@@ -25,10 +25,11 @@ from safetensors.numpy import load, save
 import rpsp
 from rpsp.errors import RpspError
 from rpsp.experiments.agents import load as load_agent
+from rpsp.experiments.checkpoint_files import COUNTERS, _manifest
 from rpsp.experiments.checkpoints import FORMAT, digest
 from rpsp.experiments.resolve import read_config
 from rpsp.experiments.results import read_result
-from rpsp.experiments.run_directory import COUNTERS, RunDirectory, _manifest
+from rpsp.experiments.run_directory import RunDirectory
 
 MARKER = "somebody was here"
 TOUCH = f"open({MARKER!r}, 'w').close()"

@@ -378,7 +378,7 @@ def test_acting_stays_on_the_cpu_wherever_updates_are_computed() -> None:
 import jax
 from rpsp.experiments.configure import configured
 from rpsp.experiments.resolve import environment_maker, resolve
-from rpsp.experiments.runs import ingredients
+from rpsp.experiments.execution import ingredients
 from rpsp.training.acting import lockstep
 from rpsp.training.loop import train
 

@@ -1,17 +1,20 @@
 """Adam's moments after a change of input scale."""
 
+# jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy. optax has no stubs.
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
 from rpsp.algorithms.policies import Network
+from rpsp.data import trees
 from rpsp.data.scaling import Scaling
 
 
@@ -52,14 +55,15 @@ def moments_in_units(first: Network, second: Network, network: Network, scaling:
         The first and second moments for the rescaled network.
     """
     m, v = first.layers[0], second.layers[0]
-    if m.weight is None or m.bias is None or v.bias is None:  # not among the parameters that move
+    # None: not among the parameters that change.
+    if m.weight is None or m.bias is None or v.bias is None:  # pyright: ignore[reportUnnecessaryComparison]
         return first, second
     mean, scale = (np.asarray(x, np.float64) for x in (network.mean, network.scale))
     r, d = scale / scaling.scale, (mean - scaling.mean) / scaling.scale
     m_weight = np.asarray(m.weight, np.float64) * r + np.asarray(m.bias, np.float64)[:, None] * d
     v_weight = np.asarray(v.weight, np.float64) * r**2 + np.asarray(v.bias, np.float64)[:, None] * d**2
     replaced = (
-        eqx.tree_at(lambda n: n.layers[0].weight, moments, jnp.asarray(weight, jnp.float32))
+        trees.replace(lambda n: n.layers[0].weight, moments, jnp.asarray(weight, jnp.float32))
         for moments, weight in ((first, m_weight), (second, v_weight))
     )
     return next(replaced), next(replaced)
@@ -69,7 +73,7 @@ def policy_moments_in_units(first: Any, second: Any, policy: Any, scaling: Scali
     """`moments_in_units` for a policy whose input goes into its field `network`."""
     networks = moments_in_units(first.network, second.network, policy.network, scaling)
     m, v = (
-        eqx.tree_at(lambda p: p.network, policy, network)
+        trees.replace(lambda p: p.network, policy, network)
         for policy, network in zip((first, second), networks, strict=True)
     )
     return m, v

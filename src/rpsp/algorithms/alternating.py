@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import equinox as eqx
 import jax
 from jaxtyping import PRNGKeyArray
 
 from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics, Memory
 from rpsp.algorithms.policies import Agent
+from rpsp.data import trees
 from rpsp.data.batches import Batch
 from rpsp.data.scaling import Scaling
 
@@ -77,7 +77,8 @@ class InSequence(AbstractAlgorithm):
         self, agent: Agent, memory: tuple[Memory, ...], batch: Batch, *, key: PRNGKeyArray
     ) -> tuple[Agent, tuple[Memory, ...], Diagnostics]:
         """Apply each step to the agent that the previous one returned."""
-        memories, diagnostics = [], {}
+        memories: list[Memory] = []
+        diagnostics: Diagnostics = {}
         keys = jax.random.split(key, len(self.algorithms))
         for name, algorithm, own, own_key in zip(self.names, self.algorithms, memory, keys, strict=True):
             agent, own, found = algorithm.step(agent, own, batch, key=own_key)
@@ -107,4 +108,4 @@ class InSequence(AbstractAlgorithm):
 
 def forgetting_states(batch: Batch) -> Batch:
     """Return the batch without its recorded states, which are outdated once the filter has changed."""
-    return eqx.tree_at(lambda b: b.states, batch, None, is_leaf=lambda x: x is None)
+    return trees.replace(lambda b: b.states, batch, None)

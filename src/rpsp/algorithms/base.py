@@ -20,6 +20,7 @@ import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from rpsp.algorithms.policies import Agent
+from rpsp.data import trees
 from rpsp.data.batches import Batch
 from rpsp.data.scaling import Scaling
 from rpsp.errors import UsageError
@@ -187,13 +188,15 @@ def everything(agent: Agent) -> Any:
 
 def policy_only(agent: Agent) -> Any:
     """Select θ_re, the parameters of the reactive policy."""
-    return eqx.tree_at(lambda marks: marks.filter, trainable(agent), replace_fn=_nothing)
+    marks = trainable(agent)
+    return trees.replace(lambda marks: marks.filter, marks, _nothing(marks.filter))
 
 
 def filter_only(agent: Agent) -> Any:
     """Select θ_PSR, the parameters of the filter."""
-    return eqx.tree_at(lambda marks: marks.policy, trainable(agent), replace_fn=_nothing)
+    marks = trainable(agent)
+    return trees.replace(lambda marks: marks.policy, marks, _nothing(marks.policy))
 
 
 def _nothing(marks: Any) -> Any:
-    return jax.tree.map(lambda _: False, marks)
+    return trees.map(lambda _: False, marks)

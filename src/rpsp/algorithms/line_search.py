@@ -1,5 +1,8 @@
 """A backtracking line search on a trust region, shared by TRPO and VRPG."""
 
+# jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -10,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from rpsp.algorithms.base import Vector
+from rpsp.data import trees
 from rpsp.data.arrays import Scalar
 
 
@@ -51,7 +55,7 @@ def line_search(
         sound = search.sound | finite
         taken = Search(search.tries + 1, accepted, sound, candidate, gain, kl, fraction)
         refused = search._replace(tries=search.tries + 1, sound=sound)
-        return jax.tree.map(lambda yes, no: jnp.where(accepted, yes, no), taken, refused)
+        return trees.where(accepted, taken, refused)
 
     zero = jnp.zeros((), theta.dtype)
     no = jnp.asarray(False)

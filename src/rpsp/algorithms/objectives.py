@@ -4,13 +4,18 @@ Batches are packed (see `Batch`): sums run over steps inside the mask, and nothi
 another.
 """
 
+# jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy.
+# The results of its linear algebra are unknown, too. Symbols of equations may be capital letters.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportConstantRedefinition=false
+
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rpsp.algorithms.policies import AbstractDistribution, AbstractPolicy
+from rpsp.algorithms.policies import AbstractDistribution, AbstractPolicy, entropy, kl, log_prob
 from rpsp.data.arrays import Scalar
 from rpsp.data.batches import Batch, Steps, masked_mean
 
@@ -73,17 +78,17 @@ def explained_variance(returns: Steps, baseline: Steps, mask: Bool[Array, "row t
 
 
 def distributions(policy: AbstractPolicy, states: Float[Array, "row time q"]) -> AbstractDistribution:
-    """π(· | q_t) at every step, as one distribution whose arrays have leading axes [row, time]."""
+    """Return π(· | q_t) at every step, as one distribution whose arrays have leading axes [row, time]."""
     return jax.vmap(jax.vmap(policy))(states)
 
 
 def log_probs(dists: AbstractDistribution, actions: Float[Array, "row time act"]) -> Steps:
-    """log π(a_t | q_t) at every step."""
-    return jax.vmap(jax.vmap(lambda dist, action: dist.log_prob(action)))(dists, actions)
+    """Return log π(a_t | q_t) at every step."""
+    return jax.vmap(jax.vmap(log_prob))(dists, actions)
 
 
 def policy_loss(dists: AbstractDistribution, batch: Batch, advantages: Steps) -> Float[Array, ""]:
-    """ℓ₁ = −(1/M) Σ_{i=1}^M Σ_t log π(a_t | q_t) (R_t − b_t), over the M episodes of a batch."""
+    """Return ℓ₁ = −(1/M) Σ_{i=1}^M Σ_t log π(a_t | q_t) (R_t − b_t), over the M episodes of a batch."""
     scores = log_probs(dists, jnp.asarray(batch.drawn_actions)) * jax.lax.stop_gradient(advantages)
     return -masked_mean(scores, jnp.asarray(batch.mask), per=jnp.asarray(batch.ends))
 
@@ -99,12 +104,12 @@ def surrogate(
 
 def mean_kl(old: AbstractDistribution, new: AbstractDistribution, mask: Bool[Array, "row time"]) -> Float[Array, ""]:
     """mean_t KL(π_old(· | q_t) ‖ π_new(· | q_t)), per sample."""
-    return masked_mean(jax.vmap(jax.vmap(lambda p, q: p.kl(q)))(old, new), mask)
+    return masked_mean(jax.vmap(jax.vmap(kl))(old, new), mask)
 
 
 def mean_entropy(dists: AbstractDistribution, mask: Bool[Array, "row time"]) -> Float[Array, ""]:
     """mean_t H(π(· | q_t))."""
-    return masked_mean(jax.vmap(jax.vmap(lambda dist: dist.entropy()))(dists), mask)
+    return masked_mean(jax.vmap(jax.vmap(entropy))(dists), mask)
 
 
 def gae(batch: Batch, values: Steps, after: Steps, discount: Scalar, decay: Scalar) -> Steps:

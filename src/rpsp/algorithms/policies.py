@@ -1,7 +1,10 @@
-"""Distributions over actions, the reactive policies that give them, and the agent. No optimiser.
+"""Distributions over actions, reactive policies and the agent.
 
-Everything is written for one state; `vmap` outside.
+Everything is written for one state. Use `vmap` for several.
 """
+
+# jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
@@ -13,53 +16,61 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from rpsp.data import trees
 from rpsp.data.scaling import Scaling
 from rpsp.errors import UsageError
 from rpsp.filters.base import AbstractFilter, Concatenated, constant
 
 
 class AbstractDistribution(eqx.Module):
-    """What every distribution over actions offers."""
+    """A distribution over actions."""
 
     def sample(self, noise: Float[Array, " act"]) -> Float[Array, " act"]:
-        """An action, made of standard noise of the kind's own."""
+        """Draw an action.
+
+        Args:
+            noise: standard normal numbers, or standard Gumbel numbers for `Categorical`.
+        """
         raise NotImplementedError
 
     def mode(self) -> Float[Array, " act"]:
-        """The most probable action: what a deterministic policy does."""
+        """Return the most probable action, which a deterministic policy takes."""
         raise NotImplementedError
 
     def log_prob(self, action: Float[Array, " act"]) -> Float[Array, ""]:
+        """Return log π(a) of an action."""
         raise NotImplementedError
 
     def kl(self, other: AbstractDistribution) -> Float[Array, ""]:
-        """KL(self ‖ other), of two distributions of one kind."""
+        """Return KL(self ‖ other) of two distributions of the same class."""
         raise NotImplementedError
 
     def entropy(self) -> Float[Array, ""]:
+        """Return the entropy, −E[log π(a)]."""
         raise NotImplementedError
 
 
 class Gaussian(AbstractDistribution):
-    """N(μ, diag(exp(log_std))²)."""
+    """Normal distribution N(μ, diag(exp(log_std))²)."""
 
     mean: Float[Array, " act"]
     log_std: Float[Array, " act"]
 
     def sample(self, noise: Float[Array, " act"]) -> Float[Array, " act"]:
-        """a = μ + σ ε, with ε ~ N(0, I)."""
+        """Return a = μ + σ ε, with ε ~ N(0, I)."""
         return self.mean + jnp.exp(self.log_std) * noise
 
     def mode(self) -> Float[Array, " act"]:
+        """Return μ."""
         return self.mean
 
     def log_prob(self, action: Float[Array, " act"]) -> Float[Array, ""]:
-        """log N(a; μ, σ²) = −Σ_i ((a_i − μ_i)² / 2σ_i² + log σ_i + log(2π)/2)."""
+        """Return log N(a; μ, σ²) = −Σ_i ((a_i − μ_i)² / 2σ_i² + log σ_i + log(2π)/2)."""
         z = (action - self.mean) * jnp.exp(-self.log_std)
         return -jnp.sum(z**2 / 2 + self.log_std + jnp.log(2 * jnp.pi) / 2)
 
     def kl(self, other: AbstractDistribution) -> Float[Array, ""]:
-        """KL(N(μ, σ²) ‖ N(μ', σ'²)) = Σ_i (log σ'_i/σ_i + (σ_i² + (μ_i − μ'_i)²) / 2σ'_i² − 1/2)."""
+        """Return KL(N(μ, σ²) ‖ N(μ', σ'²)) = Σ_i (log σ'_i/σ_i + (σ_i² + (μ_i − μ'_i)²) / 2σ'_i² − 1/2)."""
         assert isinstance(other, Gaussian)
         log_ratio = self.log_std - other.log_std
         z = (self.mean - other.mean) * jnp.exp(-other.log_std)
@@ -67,12 +78,12 @@ class Gaussian(AbstractDistribution):
         return jnp.sum((jnp.expm1(2 * log_ratio) + z**2) / 2 - log_ratio)
 
     def entropy(self) -> Float[Array, ""]:
-        """Σ_i (log σ_i + log(2πe)/2)."""
+        """Return Σ_i (log σ_i + log(2πe)/2)."""
         return jnp.sum(self.log_std + jnp.log(2 * jnp.pi * jnp.e) / 2)
 
 
 class SquashedGaussian(AbstractDistribution):
-    """a = tanh(u) with u ~ N(μ, diag(exp(log_std))²): inside (−1, 1), whatever the Gaussian."""
+    """Distribution of a = tanh(u) with u ~ N(μ, diag(exp(log_std))²). Actions are inside (−1, 1)."""
 
     mean: Float[Array, " act"]
     log_std: Float[Array, " act"]
@@ -83,62 +94,63 @@ class SquashedGaussian(AbstractDistribution):
         return Gaussian(self.mean, self.log_std)
 
     def sample(self, noise: Float[Array, " act"]) -> Float[Array, " act"]:
-        """a = tanh(μ + σ ε), with ε ~ N(0, I)."""
+        """Return a = tanh(μ + σ ε), with ε ~ N(0, I)."""
         return jnp.tanh(self.gaussian.sample(noise))
 
     def sample_and_log_prob(self, noise: Float[Array, " act"]) -> tuple[Float[Array, " act"], Float[Array, ""]]:
-        """The action and its log-probability, exact however near to ±1 it is."""
+        """Return an action and its log-probability, which is exact even for actions close to ±1."""
         u = self.gaussian.sample(noise)
         return jnp.tanh(u), self.gaussian.log_prob(u) - _log_slope(u)
 
     def mode(self) -> Float[Array, " act"]:
-        """tanh(μ): the median, which is what is meant by the most probable action here."""
+        """Return tanh(μ), which is the median. It is used in place of the mode."""
         return jnp.tanh(self.mean)
 
     def log_prob(self, action: Float[Array, " act"]) -> Float[Array, ""]:
-        """log π(a) = log N(u; μ, σ²) − Σ_i log(1 − tanh²(u_i)), u = artanh(a)."""
+        """Return log π(a) = log N(u; μ, σ²) − Σ_i log(1 − tanh²(u_i)), u = artanh(a)."""
         u = jnp.arctanh(jnp.clip(action, -1 + 1e-6, 1 - 1e-6))
         return self.gaussian.log_prob(u) - _log_slope(u)
 
     def kl(self, other: AbstractDistribution) -> Float[Array, ""]:
-        """That of the Gaussians: one and the same map of both changes nothing."""
+        """Return the KL of the Gaussians: KL is invariant under a shared bijection."""
         assert isinstance(other, SquashedGaussian)
         return self.gaussian.kl(other.gaussian)
 
     def entropy(self) -> Float[Array, ""]:
-        """That of the Gaussian, an upper bound: there is no closed form after the squashing."""
+        """Return the entropy of the Gaussian, which is an upper bound. There is no closed form."""
         return self.gaussian.entropy()
 
 
 def _log_slope(u: Float[Array, " act"]) -> Float[Array, ""]:
-    """Σ_i log(1 − tanh²(u_i)) = Σ_i 2 (log 2 − u_i − softplus(−2 u_i)), safe where tanh is ±1 in float32."""
+    """Return Σ_i log(1 − tanh²(u_i)) = Σ_i 2 (log 2 − u_i − softplus(−2 u_i)), also where tanh rounds to ±1 in float32."""
     return jnp.sum(2 * (jnp.log(2.0) - u - jax.nn.softplus(-2 * u)))
 
 
 class Categorical(AbstractDistribution):
-    """P(a_i = 1) ∝ exp(logits_i), over one-hot actions."""
+    """Distribution P(a_i = 1) ∝ exp(logits_i) over one-hot actions."""
 
     logits: Float[Array, " act"]
 
     def sample(self, noise: Float[Array, " act"]) -> Float[Array, " act"]:
-        """a = argmax_i (logits_i + g_i), with g_i ~ Gumbel(0, 1)."""
+        """Return the one-hot vector of argmax_i (logits_i + g_i), with g_i ~ Gumbel(0, 1)."""
         return self._one_hot(jnp.argmax(self.logits + noise))
 
     def mode(self) -> Float[Array, " act"]:
+        """Return the one-hot vector of argmax_i logits_i."""
         return self._one_hot(jnp.argmax(self.logits))
 
     def log_prob(self, action: Float[Array, " act"]) -> Float[Array, ""]:
-        """log P(a) = Σ_i a_i log p_i."""
+        """Return log P(a) = Σ_i a_i log p_i."""
         return jnp.sum(action * jax.nn.log_softmax(self.logits))
 
     def kl(self, other: AbstractDistribution) -> Float[Array, ""]:
-        """KL(p ‖ p') = Σ_i p_i (log p_i − log p'_i)."""
+        """Return KL(p ‖ p') = Σ_i p_i (log p_i − log p'_i)."""
         assert isinstance(other, Categorical)
         ours, theirs = jax.nn.log_softmax(self.logits), jax.nn.log_softmax(other.logits)
         return jnp.sum(jnp.exp(ours) * (ours - theirs))
 
     def entropy(self) -> Float[Array, ""]:
-        """−Σ_i p_i log p_i."""
+        """Return −Σ_i p_i log p_i."""
         log_p = jax.nn.log_softmax(self.logits)
         return -jnp.sum(jnp.exp(log_p) * log_p)
 
@@ -146,8 +158,29 @@ class Categorical(AbstractDistribution):
         return jax.nn.one_hot(symbol, self.logits.shape[0], dtype=self.logits.dtype)
 
 
+# The methods of distributions as functions, for `vmap` over many.
+
+
+def log_prob(dist: AbstractDistribution, action: Float[Array, " act"]) -> Float[Array, ""]:
+    """Return log π(a) of an action."""
+    return dist.log_prob(action)
+
+
+def kl(old: AbstractDistribution, new: AbstractDistribution) -> Float[Array, ""]:
+    """Return KL(π_old ‖ π_new)."""
+    return old.kl(new)
+
+
+def entropy(dist: AbstractDistribution) -> Float[Array, ""]:
+    """Return the entropy."""
+    return dist.entropy()
+
+
 class Network(eqx.Module):
-    """Layers of ReLU units over z-scored inputs; the output layer is zero at first, so that all states start alike."""
+    """Fully connected ReLU network with standardised inputs.
+
+    The weights of the output layer are zero at first, so that the output is the same for all inputs.
+    """
 
     layers: tuple[eqx.nn.Linear, ...]
     mean: Float[Array, " q"] = constant()
@@ -159,35 +192,37 @@ class Network(eqx.Module):
             raise UsageError(f"hidden={list(hidden)}: a layer between {inputs} inputs and {outputs} outputs is empty.")
         keys = jax.random.split(key, len(sizes) - 1)
         *inner, last = (eqx.nn.Linear(m, n, key=k) for m, n, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
-        self.layers = (*inner, jax.tree.map(jnp.zeros_like, last))
+        self.layers = (*inner, trees.map(lambda x: jnp.zeros_like(x), last))
         self.mean = jnp.zeros(inputs) if scaling is None else jnp.asarray(scaling.mean, jnp.float32)
         self.scale = jnp.ones(inputs) if scaling is None else jnp.asarray(scaling.scale, jnp.float32)
 
     def __call__(self, q: Float[Array, " q"]) -> Float[Array, " out"]:
+        """Return the output of the network for a state."""
         x = (q - self.mean) / self.scale
         for layer in self.layers[:-1]:
             x = jax.nn.relu(self.normalised(layer(x)))
         return self.layers[-1](x)
 
     def normalised(self, x: Float[Array, " units"]) -> Float[Array, " units"]:
-        """What enters the units of a layer: here as it is."""
+        """Hook for normalising pre-activations; identity here."""
         return x
 
 
 class NormedNetwork(Network):
-    """… whose layers standardise what enters their units, for every input by itself (layer normalisation, Ba et al. 2016).
+    """A `Network` with layer normalisation (Ba et al. 2016): pre-activations are standardised for each input.
 
-    Its output is bounded, however far an input lies from all that it has learned.
+    Its output is bounded, however far an input is from the training data.
     """
 
     def normalised(self, x: Float[Array, " units"]) -> Float[Array, " units"]:
+        """Standardise pre-activations."""
         return jax.nn.standardize(x)
 
 
 def with_first_layer(network: Network, W: np.ndarray, bias: np.ndarray, scaling: Scaling) -> Network:
-    """The network with another first layer, for inputs in these units."""
+    """Replace the first layer of a network, and the scaling of its input."""
     replacements = [W, bias, scaling.mean, scaling.scale]
-    return eqx.tree_at(
+    return trees.replace(
         lambda n: [n.layers[0].weight, n.layers[0].bias, n.mean, n.scale],
         network,
         [jnp.asarray(x, jnp.float32) for x in replacements],
@@ -195,18 +230,28 @@ def with_first_layer(network: Network, W: np.ndarray, bias: np.ndarray, scaling:
 
 
 def in_units(network: Network, scaling: Scaling) -> Network:
-    """The same function of q, its input in other units: W z + c = W (s'/s) z' + W (μ' − μ)/s + c, z = (q − μ)/s."""
+    """Change the scaling of a network's input without changing the function of q.
+
+        W z + c = W (s'/s) z' + W (μ' − μ)/s + c
+
+    where z = (q − μ)/s is the old input, z' = (q − μ')/s' the new one, and W and c are the first layer.
+    """
     first = network.layers[0]
     W, bias, mean, scale = (np.asarray(x, np.float64) for x in (first.weight, first.bias, network.mean, network.scale))
     return with_first_layer(network, W * (scaling.scale / scale), bias + W @ ((scaling.mean - mean) / scale), scaling)
 
 
 def input_scaling(filter: AbstractFilter, states: Float[np.ndarray, "n q"], least: float = 1.0) -> Scaling:
-    """The units of a policy's input: zero mean, and of all coordinates of one filter the largest standard deviation.
+    """Fit the scaling of a policy's input: zero mean, and one scale per filter, its largest standard deviation.
 
-    z-scored one by one, the last coordinates of a predictive state, which have a hundredth of the first ones' spread on
-    exploration data, would be blown up to as much noise, and leave that range as soon as the policy learns something. Or
-    a coordinate's own standard deviation, but no less than the fraction `least` of the largest.
+    The last coordinates of a predictive state have a hundredth of the spread of the first ones on exploration data. With a
+    scale of their own they would amplify noise, and leave that range as soon as the policy learns.
+
+    Args:
+        filter: the filter. The filters of a `Concatenated` are scaled separately.
+        states: states of the filter.
+        least: smallest scale of a coordinate as a fraction of the largest one. With the default 1 all are equal; with less,
+            each coordinate is scaled by its own standard deviation, but by no less than this.
     """
     if isinstance(filter, Concatenated):
         n = filter.first.size
@@ -218,16 +263,23 @@ def input_scaling(filter: AbstractFilter, states: Float[np.ndarray, "n q"], leas
 
 
 class AbstractPolicy(eqx.Module):
-    """A reactive policy: a state in, a distribution over actions out."""
+    """A reactive policy: maps a state to a distribution over actions."""
 
     def __call__(self, q: Float[Array, " q"]) -> AbstractDistribution:
+        """Return the distribution of actions in a state."""
         raise NotImplementedError
 
 
 class GaussianPolicy(AbstractPolicy):
-    """π(a | q) = N(μ(q), diag(exp(log_std))²): the paper's reactive policy, whose **r** is `log_std`.
+    """The paper's reactive policy, π(a | q) = N(μ(q), diag(exp(log_std))²). `log_std` is the paper's **r**.
 
-    `scaling` are the units its input is z-scored in: fitted to the states of the exploration data, then constant.
+    Args:
+        inputs: size of the state.
+        actions: size of an action.
+        hidden: sizes of the hidden layers.
+        log_std: initial value of `log_std`.
+        scaling: scaling of the input, which is not trained. Default: none.
+        key: random key of the initial weights.
     """
 
     network: Network
@@ -247,11 +299,20 @@ class GaussianPolicy(AbstractPolicy):
         self.log_std = jnp.full(actions, log_std, jnp.float32)
 
     def __call__(self, q: Float[Array, " q"]) -> Gaussian:
+        """Return N(μ(q), diag(exp(log_std))²)."""
         return Gaussian(self.network(q), self.log_std)
 
 
 class SquashedPolicy(AbstractPolicy):
-    """π(a | q) = tanh of N(μ(q), diag(σ(q))²): spread depends on the state, log σ between −5 and 2."""
+    """π(a | q) = tanh of N(μ(q), diag(σ(q))²). The spread depends on the state; log σ is limited to [−5, 2].
+
+    Args:
+        inputs: size of the state.
+        actions: size of an action.
+        hidden: sizes of the hidden layers.
+        scaling: scaling of the input, which is not trained. Default: none.
+        key: random key of the initial weights.
+    """
 
     network: Network
 
@@ -268,15 +329,25 @@ class SquashedPolicy(AbstractPolicy):
 
     @property
     def actions(self) -> int:
+        """Size of an action."""
         return self.network.layers[-1].bias.shape[0] // 2  # pyright: ignore[reportOptionalMemberAccess]
 
     def __call__(self, q: Float[Array, " q"]) -> SquashedGaussian:
+        """Return the distribution of tanh(u), u ~ N(μ(q), diag(σ(q))²)."""
         mean, log_std = jnp.split(self.network(q), 2)
         return SquashedGaussian(mean, jnp.clip(log_std, -5.0, 2.0))
 
 
 class CategoricalPolicy(AbstractPolicy):
-    """π(a | q) = softmax(logits(q)), for discrete actions as one-hot vectors."""
+    """π(a | q) = softmax(logits(q)), for discrete actions as one-hot vectors.
+
+    Args:
+        inputs: size of the state.
+        actions: number of actions.
+        hidden: sizes of the hidden layers.
+        scaling: scaling of the input, which is not trained. Default: none.
+        key: random key of the initial weights.
+    """
 
     network: Network
 
@@ -292,11 +363,12 @@ class CategoricalPolicy(AbstractPolicy):
         self.network = Network(inputs, actions, hidden=hidden, scaling=scaling, key=key)
 
     def __call__(self, q: Float[Array, " q"]) -> Categorical:
+        """Return the distribution with the logits of a state."""
         return Categorical(self.network(q))
 
 
 class Agent(eqx.Module):
-    """θ = (θ_PSR, θ_re): a filter and the reactive policy on its states."""
+    """The parameters θ = (θ_PSR, θ_re): a filter, and the reactive policy on its states."""
 
     filter: AbstractFilter
     policy: AbstractPolicy

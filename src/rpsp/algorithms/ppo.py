@@ -4,6 +4,11 @@ Several epochs of minibatches on the clipped surrogate, with generalised advanta
 frozen: the states of a batch are computed once, and after that every step is an independent sample.
 """
 
+# jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy. optax has no stubs.
+# The results of its differentiation, loops and linear algebra are unknown, too.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -15,7 +20,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from rpsp.algorithms.adam import adam_in_units, moments_in_units, policy_moments_in_units
@@ -40,7 +44,8 @@ from rpsp.algorithms.objectives import (
     mean_kl,
     rewards_to_go,
 )
-from rpsp.algorithms.policies import AbstractDistribution, AbstractPolicy, Agent, Network, in_units
+from rpsp.algorithms.policies import AbstractDistribution, AbstractPolicy, Agent, Network, entropy, in_units, log_prob
+from rpsp.data import trees
 from rpsp.data.arrays import Scalar
 from rpsp.data.batches import Batch, Steps, masked_mean
 from rpsp.data.scaling import Scaling
@@ -188,7 +193,7 @@ class Ppo(AbstractAlgorithm):
         network = getattr(agent.policy, "network", None)
         scaling = Scaling(np.asarray(network.mean), np.asarray(network.scale)) if isinstance(network, Network) else None
         critic = Network(agent.filter.size, 1, hidden=self.hidden, scaling=scaling, key=key)
-        theta, _ = ravel_pytree((eqx.filter(agent.policy, which.policy), eqx.filter(critic, trainable(critic))))
+        theta, _ = trees.flatten((trees.only(agent.policy, which.policy), trees.only(critic, trainable(critic))))
         zero = jnp.zeros((), jnp.float32)
         return PpoMemory(critic, self._adam().init(theta), Moments(zero, zero, zero), jnp.zeros((), jnp.int32))
 
@@ -197,7 +202,7 @@ class Ppo(AbstractAlgorithm):
         self, agent: Agent, memory: PpoMemory, batch: Batch, *, key: PRNGKeyArray
     ) -> tuple[Agent, PpoMemory, Diagnostics]:
         """Learn from a batch in several epochs. Compiled once for every shape of batch."""
-        batch = jax.tree.map(jnp.asarray, batch)
+        batch = trees.as_jax(batch)
         parameters = self._parameters(agent, memory.critic)
         before = self._evaluate(agent, memory, batch)
         rate = self.learning_rate
@@ -206,23 +211,23 @@ class Ppo(AbstractAlgorithm):
         end = self._learn(parameters, memory.adam, before, rate, key)
         policy, critic = parameters.networks(end.theta)
         after = PpoMemory(critic, end.adam, before.returns, memory.batches + 1)
-        after = jax.tree.map(lambda new, old: jnp.where(before.sound, new, old), after, memory)
+        after = trees.where(before.sound, after, memory)
         diagnostics = self._diagnostics(policy, critic, before, end)
-        return eqx.tree_at(lambda agent: agent.policy, agent, policy), after, diagnostics
+        return trees.replace(lambda agent: agent.policy, agent, policy), after, diagnostics
 
     def on_new_units(self, agent: Agent, memory: PpoMemory, scaling: Scaling) -> PpoMemory:
         """Rescale the critic's input, and Adam's moments of policy and critic."""
         moving = (
-            eqx.filter(agent.policy, self.select(agent).policy),
-            eqx.filter(memory.critic, trainable(memory.critic)),
+            trees.only(agent.policy, self.select(agent).policy),
+            trees.only(memory.critic, trainable(memory.critic)),
         )
-        restore = ravel_pytree(moving)[1]
+        restore = trees.flatten(moving)[1]
 
         def change(first: Vector, second: Vector) -> tuple[Vector, Vector]:
             (policy_m, critic_m), (policy_v, critic_v) = restore(first), restore(second)
             of_policy = policy_moments_in_units(policy_m, policy_v, agent.policy, scaling)
             of_critic = moments_in_units(critic_m, critic_v, memory.critic, scaling)
-            m, v = (ravel_pytree(both)[0] for both in zip(of_policy, of_critic, strict=True))
+            m, v = (trees.flatten(both)[0] for both in zip(of_policy, of_critic, strict=True))
             return m, v
 
         return memory._replace(critic=in_units(memory.critic, scaling), adam=adam_in_units(memory.adam, change))
@@ -232,15 +237,15 @@ class Ppo(AbstractAlgorithm):
         return optax.chain(optax.clip_by_global_norm(self.max_norm), optax.scale_by_adam(eps=1e-5))
 
     def _parameters(self, agent: Agent, critic: Network) -> _Parameters:
-        policy, fixed_policy = eqx.partition(agent.policy, self.select(agent).policy)
-        moving_critic, fixed_critic = eqx.partition(critic, trainable(critic))
-        theta, restore = ravel_pytree((policy, moving_critic))
+        policy, fixed_policy = trees.partition(agent.policy, self.select(agent).policy)
+        moving_critic, fixed_critic = trees.partition(critic, trainable(critic))
+        theta, restore = trees.flatten((policy, moving_critic))
 
         def networks(theta: Vector) -> tuple[AbstractPolicy, Network]:
             policy, critic = restore(theta)
-            return eqx.combine(policy, fixed_policy), eqx.combine(critic, fixed_critic)
+            return trees.combine(policy, fixed_policy), trees.combine(critic, fixed_critic)
 
-        return _Parameters(theta, ravel_pytree(policy)[0].shape[0], networks)
+        return _Parameters(theta, trees.flatten(policy)[0].shape[0], networks)
 
     def _evaluate(self, agent: Agent, memory: PpoMemory, batch: Batch) -> _Evaluation:
         """Compute states, advantages, targets and log-probabilities before the step."""
@@ -249,7 +254,7 @@ class Ppo(AbstractAlgorithm):
         states = jnp.where(mask[..., None], states, 0.0)
         returns = merge(memory.returns, rewards_to_go(batch, self.discount), mask)
         scale = _scale(returns) if self.scale_rewards else jnp.ones(())
-        scaled = eqx.tree_at(lambda b: b.rewards, batch, jnp.asarray(batch.rewards) / scale)
+        scaled = trees.replace(lambda b: b.rewards, batch, jnp.asarray(batch.rewards) / scale)
         values = _values(memory.critic, states)
         after = jnp.zeros_like(values)
         if self.bootstrap:
@@ -269,12 +274,12 @@ class Ppo(AbstractAlgorithm):
         w_V is `value_weight` and w_H is `entropy_weight`.
         """
         dists = jax.vmap(policy)(samples.q)
-        log_ratio = jax.vmap(lambda dist, a: dist.log_prob(a))(dists, samples.action) - samples.log_prob
+        log_ratio = jax.vmap(log_prob)(dists, samples.action) - samples.log_prob
         errors = jax.vmap(critic)(samples.q)[:, 0] - samples.target
         return (
             self.value_weight * jnp.mean(errors**2)
             - clipped_surrogate(log_ratio, samples.A, self.clip)
-            - self.entropy_weight * jnp.mean(jax.vmap(lambda dist: dist.entropy())(dists))
+            - self.entropy_weight * jnp.mean(jax.vmap(entropy)(dists))
         )
 
     def _learn(
@@ -283,14 +288,18 @@ class Ppo(AbstractAlgorithm):
         """Run the epochs, each over all minibatches of the batch in random order."""
         mask = before.mask
         samples = _Samples(before.states, before.actions, before.log_prob, before.A, before.targets)
-        every = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), samples)
+        every = trees.map(lambda x: x.reshape(-1, *x.shape[2:]), samples)
         size = min(self.minibatch, mask.size)
         steps = jnp.maximum(jnp.sum(mask), 1)
 
         def follow(order: Int[Array, " step"], i: Array, now: _Progress) -> _Progress:
             """Apply the gradient of the i-th minibatch of an epoch. The last one is filled up from the first."""
-            samples = jax.tree.map(lambda x: x[order[(i * size + jnp.arange(size)) % steps]], every)
-            gradient = jax.grad(lambda theta: self._loss(*parameters.networks(theta), samples))(now.theta)
+            samples = trees.map(lambda x: x[order[(i * size + jnp.arange(size)) % steps]], every)
+
+            def loss(theta: Vector) -> Array:
+                return self._loss(*parameters.networks(theta), samples)
+
+            gradient = jax.grad(loss)(now.theta)
             updates, adam = self._adam().update(gradient, now.adam)
             moved = now.theta - rate * jnp.asarray(updates)
             # The norm and not only the entries: clipped by an infinite norm, any gradient is 0.
@@ -298,7 +307,7 @@ class Ppo(AbstractAlgorithm):
             norm = jnp.linalg.norm(gradient[: parameters.of_policy])
             taken = now._replace(theta=moved, adam=adam, taken=now.taken + 1, norms=now.norms + norm)
             refused = now._replace(refused=now.refused + 1)
-            return jax.tree.map(lambda yes, no: jnp.where(finite, yes, no), taken, refused)
+            return trees.where(finite, taken, refused)
 
         def unfinished(now: _Progress) -> Array:
             near = True if self.target_kl is None else now.kl <= self.target_kl
@@ -306,11 +315,11 @@ class Ppo(AbstractAlgorithm):
 
         def epoch(now: _Progress) -> _Progress:
             order = shuffled(mask.ravel(), key=jax.random.fold_in(key, now.epoch))
-            now = jax.lax.fori_loop(0, -(-steps // size), partial(follow, order), now)
-            kl = now.kl
+            end: _Progress = jax.lax.fori_loop(0, -(-steps // size), partial(follow, order), now)
+            kl = end.kl
             if self.target_kl is not None:
-                kl = mean_kl(before.old, distributions(parameters.networks(now.theta)[0], before.states), mask)
-            return now._replace(epoch=now.epoch + 1, kl=kl)
+                kl = mean_kl(before.old, distributions(parameters.networks(end.theta)[0], before.states), mask)
+            return end._replace(epoch=end.epoch + 1, kl=kl)
 
         zero = jnp.zeros((), parameters.theta.dtype)
         start = _Progress(parameters.theta, adam, jnp.asarray(0), zero, zero, zero, zero)

@@ -6,6 +6,11 @@ action and what followed; the next state is computed by the filter's update when
 after a refit that keeps the meaning of state coordinates. With `recompute` stored states are computed again after a refit.
 """
 
+# jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy. optax has no stubs.
+# The results of its differentiation, loops and linear algebra are unknown, too.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -22,9 +27,18 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from rpsp.algorithms.adam import adam_in_units, moments_in_units, policy_moments_in_units
 from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics, check_fraction, check_positive, policy_only
 from rpsp.algorithms.objectives import distributions, mean_kl
-from rpsp.algorithms.policies import AbstractPolicy, Agent, Network, NormedNetwork, SquashedPolicy, in_units
+from rpsp.algorithms.policies import (
+    AbstractPolicy,
+    Agent,
+    Network,
+    NormedNetwork,
+    SquashedGaussian,
+    SquashedPolicy,
+    in_units,
+)
+from rpsp.data import trees
 from rpsp.data.batches import Batch
-from rpsp.data.replay import Stored, _empty, store
+from rpsp.data.replay import Stored, empty, store
 from rpsp.data.scaling import Scaling
 from rpsp.errors import UsageError
 from rpsp.filters.base import step, trainable, unroll
@@ -136,14 +150,14 @@ class Sac(AbstractAlgorithm):
         both = [
             kind(states + actions, 1, hidden=self.hidden, scaling=scaling, key=own) for own in jax.random.split(key)
         ]
-        critics = jax.tree.map(lambda *pair: jnp.stack(pair), *both)
+        critics = trees.stack(both)
         temperature = jnp.zeros((), jnp.float32)
         return SacMemory(
             critics,
             critics,
             temperature,
             self._adam().init(_moving(Learners(policy, critics, temperature, ()))),
-            _empty(self.capacity, states, observation.shape[0], actions),
+            empty(self.capacity, states, observation.shape[0], actions),
             jnp.zeros((), jnp.int32),
         )
 
@@ -152,7 +166,7 @@ class Sac(AbstractAlgorithm):
         self, agent: Agent, memory: SacMemory, batch: Batch, *, key: PRNGKeyArray
     ) -> tuple[Agent, SacMemory, Diagnostics]:
         """Store a batch, then take `ratio` gradient steps for each of its steps, in one compiled loop."""
-        batch = jax.tree.map(jnp.asarray, batch)
+        batch = trees.as_jax(batch)
         mask = jnp.asarray(batch.mask)
         states = unroll(agent.filter, batch) if batch.states is None else jnp.asarray(batch.states)
         stored = store(memory.stored, memory.steps, batch, states)
@@ -167,9 +181,9 @@ class Sac(AbstractAlgorithm):
 
         count = jnp.where(filled < self.minibatch, 0, jnp.floor(self.ratio * jnp.sum(mask))).astype(jnp.int32)
         zero = jnp.zeros((), jnp.float32)
-        end = jax.lax.fori_loop(0, count, follow, _Progress(start, memory.targets, jnp.zeros(5), zero))
+        end: _Progress = jax.lax.fori_loop(0, count, follow, _Progress(start, memory.targets, jnp.zeros(5), zero))
         policy, critics, log_temperature, adam = end.learners
-        new = eqx.tree_at(lambda a: a.policy, agent, policy)
+        new = trees.replace(lambda a: a.policy, agent, policy)
         after = SacMemory(critics, end.targets, log_temperature, adam, stored, steps)
         means = end.totals / jnp.maximum(count - end.refused, 1)
         skipped = end.refused / jnp.maximum(count, 1)
@@ -185,7 +199,7 @@ class Sac(AbstractAlgorithm):
     @eqx.filter_jit
     def on_exploration(self, agent: Agent, memory: SacMemory, batch: Batch) -> SacMemory:
         """Store the steps of the exploration, with the actions that were executed."""
-        batch = replace(jax.tree.map(jnp.asarray, batch), drawn_actions=jnp.asarray(batch.actions))
+        batch = replace(trees.as_jax(batch), drawn_actions=jnp.asarray(batch.actions))
         stored = store(memory.stored, memory.steps, batch, unroll(agent.filter, batch))
         return memory._replace(stored=stored, steps=memory.steps + jnp.sum(jnp.asarray(batch.mask)))
 
@@ -200,20 +214,16 @@ class Sac(AbstractAlgorithm):
         mean, scale = np.zeros(policy.actions), np.ones(policy.actions)  # actions are not rescaled
         of_critics = Scaling(np.concatenate([scaling.mean, mean]), np.concatenate([scaling.scale, scale]))
 
-        def one(critics: Network, i: int) -> Network:
-            return jax.tree.map(lambda x: x[i], critics)
-
-        def both(critics: Any) -> Network:
-            return jax.tree.map(lambda *pair: jnp.stack(pair), *critics)
-
         def change(first: Any, second: Any) -> tuple[Any, Any]:
             of_policy = policy_moments_in_units(first[0], second[0], policy, scaling)
             pairs = [
-                moments_in_units(one(first[1], i), one(second[1], i), one(memory.critics, i), of_critics)
+                moments_in_units(
+                    trees.take(first[1], i), trees.take(second[1], i), trees.take(memory.critics, i), of_critics
+                )
                 for i in (0, 1)
             ]
             m, v = (
-                (policy_moments, both(pair), moments[2])
+                (policy_moments, trees.stack(pair), moments[2])
                 for moments, policy_moments, pair in zip(
                     (first, second), of_policy, zip(*pairs, strict=True), strict=True
                 )
@@ -221,7 +231,8 @@ class Sac(AbstractAlgorithm):
             return m, v
 
         critics, targets = (
-            both(in_units(one(network, i), of_critics) for i in (0, 1)) for network in (memory.critics, memory.targets)
+            trees.stack([in_units(trees.take(network, i), of_critics) for i in (0, 1)])
+            for network in (memory.critics, memory.targets)
         )
         return memory._replace(critics=critics, targets=targets, adam=adam_in_units(memory.adam, change))
 
@@ -238,7 +249,7 @@ class Sac(AbstractAlgorithm):
         """
         pick, after, again = jax.random.split(key, 3)
         at = jax.random.randint(pick, (self.minibatch,), 0, filled)
-        s = jax.tree.map(lambda x: x[at], stored)
+        s = trees.take(stored, at)
         next_q = jax.vmap(agent.filter.update)(s.q, s.performed, s.observation)
         temperature = jnp.exp(now.learners.log_temperature)
         next_action, next_log_prob = drawn_actions(now.learners.policy, next_q, key=after)
@@ -270,7 +281,7 @@ class Sac(AbstractAlgorithm):
         moving = _moving(now.learners)
 
         def loss(moving: Any) -> tuple[Array, Array]:
-            policy, critics, log_temperature = eqx.combine(moving, fixed)
+            policy, critics, log_temperature = trees.combine(moving, fixed)
             return self._loss(policy, critics, log_temperature, some)
 
         gradient, found = jax.grad(loss, has_aux=True)(moving)
@@ -278,26 +289,26 @@ class Sac(AbstractAlgorithm):
         moved: Any = optax.apply_updates(moving, updates)
         # Adam's moments as well: their squares overflow before the parameters do, and would stay infinite.
         finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves((moved, adam))]))
-        policy, critics, log_temperature = eqx.combine(moved, fixed)
+        policy, critics, log_temperature = trees.combine(moved, fixed)
         learners = Learners(policy, critics, log_temperature, adam)
-        targets = jax.tree.map(lambda new, old: old + self.target_rate * (new - old), learners.critics, now.targets)
+        targets = trees.map(lambda new, old: old + self.target_rate * (new - old), learners.critics, now.targets)
         taken = now._replace(learners=learners, targets=targets, totals=now.totals + found)
         refused = now._replace(refused=now.refused + 1)
-        return jax.tree.map(lambda yes, no: jnp.where(finite, yes, no), taken, refused)
+        return trees.where(finite, taken, refused)
 
 
 def _moving(learners: Learners) -> tuple[Any, Any, Array]:
     """Return the parameters that gradients change."""
     return (
-        eqx.filter(learners.policy, trainable(learners.policy)),
-        eqx.filter(learners.critics, trainable(learners.critics)),
+        trees.only(learners.policy, trainable(learners.policy)),
+        trees.only(learners.critics, trainable(learners.critics)),
         learners.log_temperature,
     )
 
 
 def _fixed(learners: Learners) -> Any:
     """Return everything else, in the same structure."""
-    return eqx.partition(
+    return trees.partition(
         (learners.policy, learners.critics, learners.log_temperature),
         (trainable(learners.policy), trainable(learners.critics), True),
     )[1]
@@ -341,7 +352,11 @@ def recomputed(agent: Agent, memory: SacMemory, length: int = 1000) -> SacMemory
 def values(critics: Network, q: Float[Array, "n q"], action: Float[Array, "n act"]) -> Float[Array, "2 n"]:
     """Return Q_i(q, a) of both critics."""
     inputs = jnp.concatenate([q, action], axis=1)
-    return jax.vmap(lambda critic: jax.vmap(critic)(inputs)[:, 0])(critics)
+
+    def of_one(critic: Network) -> Array:
+        return jax.vmap(critic)(inputs)[:, 0]
+
+    return jax.vmap(of_one)(critics)
 
 
 def drawn_actions(
@@ -349,5 +364,9 @@ def drawn_actions(
 ) -> tuple[Float[Array, "n act"], Float[Array, " n"]]:
     """Draw actions, and return them with their log-probabilities; differentiable in the policy's parameters."""
     dists = jax.vmap(policy)(q)
-    noise = jax.random.normal(key, dists.mean.shape)  # pyright: ignore[reportAttributeAccessIssue]
-    return jax.vmap(lambda dist, e: dist.sample_and_log_prob(e))(dists, noise)
+    assert isinstance(dists, SquashedGaussian)
+
+    def draw(dist: SquashedGaussian, noise: Array) -> tuple[Array, Array]:
+        return dist.sample_and_log_prob(noise)
+
+    return jax.vmap(draw)(dists, jax.random.normal(key, dists.mean.shape))

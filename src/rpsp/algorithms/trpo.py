@@ -5,6 +5,10 @@ inside the trust region and the surrogate has improved. If the filter is frozen,
 Otherwise states depend on the parameters, and Fisher-vector products go through time.
 """
 
+# jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy.
+# The results of its differentiation, loops and linear algebra are unknown, too.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -13,7 +17,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, PRNGKeyArray
 
 from rpsp.algorithms.base import (
@@ -39,6 +42,7 @@ from rpsp.algorithms.objectives import (
     surrogate,
 )
 from rpsp.algorithms.policies import AbstractDistribution, Agent
+from rpsp.data import trees
 from rpsp.data.arrays import Scalar
 from rpsp.data.batches import Batch
 from rpsp.errors import UsageError
@@ -92,18 +96,18 @@ class Trpo(AbstractAlgorithm):
         self, agent: Agent, memory: tuple[()], batch: Batch, *, key: PRNGKeyArray
     ) -> tuple[Agent, tuple[()], Diagnostics]:
         """Take one natural-gradient step. Compiled once for every shape of batch."""
-        batch = jax.tree.map(jnp.asarray, batch)
+        batch = trees.as_jax(batch)
         mask = jnp.asarray(batch.mask)
         which = self.select(agent)
-        moving, fixed = eqx.partition(agent, which)
-        theta, restore = ravel_pytree(moving)
+        moving, fixed = trees.partition(agent, which)
+        theta, restore = trees.flatten(moving)
         filter_moves = any(jax.tree.leaves(which.filter))
         known = None if filter_moves else batch.states
         states = unroll(agent.filter, batch) if known is None else jnp.asarray(known)
 
         def act(theta: Vector) -> AbstractDistribution:
             """π_θ(· | q_t) at every step."""
-            agent = eqx.combine(restore(theta), fixed)
+            agent = trees.combine(restore(theta), fixed)
             return distributions(agent.policy, unroll(agent.filter, batch) if filter_moves else states)
 
         returns = rewards_to_go(batch, self.discount)
@@ -123,7 +127,7 @@ class Trpo(AbstractAlgorithm):
             return surrogate(new, old, batch, A) - before, mean_kl(old, new, mask)
 
         found = line_search(judge, theta, length * direction, self.max_kl, self.backtracks, self.shrink)
-        agent = eqx.combine(restore(found.theta), fixed)
+        agent = trees.combine(restore(found.theta), fixed)
         diagnostics = _diagnostics(found, jnp.linalg.norm(gradient), agent) | {
             "explained_variance": explained_variance(returns, baseline, mask),
             "entropy": mean_entropy(old, mask),
@@ -166,7 +170,10 @@ def fisher_product(
     """
 
     def product(v: Vector) -> Vector:
-        slope = jax.grad(lambda new: mean_kl(old, new, mask))
+        def divergence(new: AbstractDistribution) -> Array:
+            return mean_kl(old, new, mask)
+
+        slope = jax.grad(divergence)
         H_J_v = jax.jvp(slope, (old,), (J(v),))[1]
         return J_transposed(H_J_v)[0] + damping * v
 
@@ -179,11 +186,11 @@ def conjugate_gradient(product: Product, b: Vector, steps: int, tolerance: float
     Stops early at a squared residual of `tolerance` ‖b‖².
     """
 
-    def unfinished(carry: tuple) -> Array:
+    def unfinished(carry: tuple[Any, Vector, Vector, Vector, Array]) -> Array:
         i, _, _, _, rr = carry
         return (i < steps) & (rr > tolerance * (b @ b))
 
-    def iterate(carry: tuple) -> tuple:
+    def iterate(carry: tuple[Any, Vector, Vector, Vector, Array]) -> tuple[Any, Vector, Vector, Vector, Array]:
         i, x, r, p, rr = carry
         A_p = product(p)
         step = rr / (p @ A_p)

@@ -1,5 +1,10 @@
 """The joint variance-reduced policy gradient (VRPG) of the paper."""
 
+# jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy. optax has no stubs.
+# The results of its differentiation, loops and linear algebra are unknown, too.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+
 from __future__ import annotations
 
 from typing import Any, ClassVar, NamedTuple
@@ -8,7 +13,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from rpsp.algorithms.adam import adam_in_units, policy_moments_in_units
@@ -34,6 +38,7 @@ from rpsp.algorithms.objectives import (
     rewards_to_go,
 )
 from rpsp.algorithms.policies import AbstractDistribution, Agent
+from rpsp.data import trees
 from rpsp.data.arrays import Scalar
 from rpsp.data.batches import Batch, Steps
 from rpsp.data.scaling import Scaling
@@ -108,7 +113,7 @@ class Vrpg(AbstractAlgorithm):
 
     def init(self, agent: Agent, *, key: PRNGKeyArray) -> VrpgMemory:
         """Return Adam's initial state, and variances of 0."""
-        theta, _ = ravel_pytree(eqx.filter(agent, self.select(agent)))
+        theta, _ = trees.flatten(trees.only(agent, self.select(agent)))
         return VrpgMemory(self._adam().init(theta), jnp.zeros(len(self._weights()), theta.dtype))
 
     @eqx.filter_jit
@@ -116,48 +121,48 @@ class Vrpg(AbstractAlgorithm):
         self, agent: Agent, memory: VrpgMemory, batch: Batch, *, key: PRNGKeyArray
     ) -> tuple[Agent, VrpgMemory, Diagnostics]:
         """Take one gradient step. Compiled once for every shape of batch."""
-        batch = jax.tree.map(jnp.asarray, batch)
+        batch = trees.as_jax(batch)
         mask = jnp.asarray(batch.mask)
         which = self.select(agent)
-        moving, fixed = eqx.partition(agent, which)
-        theta, restore = ravel_pytree(moving)
+        moving, fixed = trees.partition(agent, which)
+        theta, restore = trees.flatten(moving)
         R = rewards_to_go(batch, self.discount)
 
         def losses(theta: Vector) -> tuple[Float[Array, " loss"], _Evaluation]:
             """Return those of (ℓ₁, ℓ₂) that are not dropped, and what is needed afterwards."""
-            found = self._evaluate(eqx.combine(restore(theta), fixed), batch, R)
+            found = self._evaluate(trees.combine(restore(theta), fixed), batch, R)
             return jnp.stack([found.losses[name] for name in self._weights()]), found
 
         values, pull_back, old = jax.vjp(losses, theta, has_aux=True)
         (gradients,) = jax.vmap(pull_back)(jnp.eye(len(values)))  # both at once, in one scan backwards
-        of_filter = ravel_pytree(moving.filter)[0].size  # the filter's parameters come first
+        of_filter = trees.flatten(moving.filter)[0].size  # the filter's parameters come first
         step = self._adam_step(gradients, memory, of_filter)
         # The norms as well: they overflow before their entries do.
         finite = jnp.all(jnp.isfinite(jnp.concatenate([values, step.norms, step.memory.v, step.theta])))
 
         def judge(theta: Vector) -> tuple[Array, Array]:
-            new = eqx.combine(restore(theta), fixed)
+            new = trees.combine(restore(theta), fixed)
             q = unroll(new.filter, batch) if any(jax.tree.leaves(which.filter)) else old.states
             return jnp.where(finite, 1.0, jnp.nan), mean_kl(old.dists, distributions(new.policy, q), mask)
 
         # Without a trust region there is one candidate, refused only if it is not finite.
         region = (jnp.inf, 0) if self.filter_kl is None else (self.filter_kl, self.backtracks)
         found = line_search(judge, theta, step.theta, *region, shrink=0.5)
-        after = jax.tree.map(lambda new, old: jnp.where(finite, new, old), step.memory, memory)
+        after = trees.where(finite, step.memory, memory)
         diagnostics = self._diagnostics(found, step, old) | {
             "explained_variance": explained_variance(R, old.baseline, mask)
         }
-        return eqx.combine(restore(found.theta), fixed), after, diagnostics
+        return trees.combine(restore(found.theta), fixed), after, diagnostics
 
     def on_new_units(self, agent: Agent, memory: VrpgMemory, scaling: Scaling) -> VrpgMemory:
         """Rescale Adam's moments of the policy. No effect if only the filter changes."""
-        restore = ravel_pytree(eqx.filter(agent, self.select(agent)))[1]
+        restore = trees.flatten(trees.only(agent, self.select(agent)))[1]
 
         def change(first: Vector, second: Vector) -> tuple[Vector, Vector]:
             moments = restore(first), restore(second)
             policies = policy_moments_in_units(moments[0].policy, moments[1].policy, agent.policy, scaling)
             m, v = (
-                ravel_pytree(eqx.tree_at(lambda a: a.policy, old, policy))[0]
+                trees.flatten(trees.replace(lambda a: a.policy, old, policy))[0]
                 for old, policy in zip(moments, policies, strict=True)
             )
             return m, v
@@ -278,10 +283,10 @@ def truncated_unroll(filter: AbstractFilter, batch: Batch, length: int | None) -
 
     # Every row begins with an episode, so the state before its first column is never used.
     before = jnp.broadcast_to(filter.init(), (rows, filter.size))
-    pieces = jax.tree.map(cut, batch)
-    if batch.states is not None:
+    pieces = trees.map(cut, batch)
+    if pieces.states is not None:
         reached = jnp.concatenate([before[:, None], pieces.states[:, :-1, -1]], axis=1)
-        flat = jax.tree.map(lambda x: x.reshape(rows * count, *x.shape[2:]), (pieces, reached))
+        flat = trees.map(lambda x: x.reshape(rows * count, *x.shape[2:]), (pieces, reached))
         states = unroll(filter, flat[0], jax.lax.stop_gradient(flat[1]))
     else:
 
@@ -289,6 +294,5 @@ def truncated_unroll(filter: AbstractFilter, batch: Batch, length: int | None) -
             states = unroll(filter, batch, jax.lax.stop_gradient(q))
             return states[:, -1], states
 
-        states = jax.lax.scan(piece, before, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), pieces))[1]
-        states = jnp.swapaxes(states, 0, 1)
+        states = trees.swap(jax.lax.scan(piece, before, trees.swap(pieces))[1])
     return states.reshape(rows, count * length, -1)[:, :time]

@@ -27,6 +27,7 @@ from rpsp.cli.printing import (
 )
 from rpsp.errors import RpspError, UsageError
 from rpsp.experiments import config as configs
+from rpsp.experiments.progress import closing_words
 from rpsp.experiments.words import clock
 
 if TYPE_CHECKING:
@@ -183,7 +184,6 @@ class _Progress:
 
     def print_ended(self, beat: Beat) -> None:
         """Read the state of the runs again, and print a line for each run that has ended."""
-        from rpsp.experiments.runs import closing_words  # loads jax: start-up time of --help
         from rpsp.experiments.sweeps import standing  # loads numpy: start-up time of --help
 
         for job in (*beat.working, *(job for job, _ in beat.ended)):

@@ -14,11 +14,12 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rpsp.cli.printing import console, print_json, speaker, table
 from rpsp.experiments import config as configs
 from rpsp.experiments.plugins import plugin_flag
+from rpsp.experiments.progress import Pace, Show, line
 from rpsp.experiments.words import clock
 
 if TYPE_CHECKING:
     from rpsp.experiments.files import Say
-    from rpsp.experiments.runs import Pace, Run, Show
+    from rpsp.experiments.finished_runs import Run
 
 
 def train(config: configs.TrainConfig) -> None:
@@ -79,7 +80,6 @@ def _print_results(results: dict[str, Any]) -> None:
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Show]:
     """Yield a function to call with each record: it prints a line per iteration, on a terminal above a progress bar."""
-    from rpsp.experiments.runs import line  # loads jax: start-up time of --help
 
     def plain(record: dict[str, Any], pace: Pace) -> None:
         if "iteration" in record:

@@ -9,7 +9,10 @@ from jaxtyping import Array, Float
 
 if TYPE_CHECKING:
     Numbers = Any  # type checkers cannot follow code that uses NumPy when fitting and JAX when running
+    PyTree = Any  # jaxtyping leaves its type unknown
 else:
+    from jaxtyping import PyTree as PyTree
+
     Numbers = np.ndarray | Array
 """Arrays of batches and feature maps: NumPy when packing and fitting, JAX inside compiled functions."""
 Scalar = float | Float[Array, ""]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from rpsp.data import trees
 from rpsp.data.arrays import Numbers
 from rpsp.data.episodes import Episode
 
@@ -86,7 +87,7 @@ def pack(
     rows = -(-rows // row_multiple) * row_multiple
     obs, act = episodes[0].observations.shape[1], episodes[0].actions.shape[1]
 
-    def empty(*last: int, dtype: type = np.float32) -> np.ndarray:
+    def empty(*last: int, dtype: type[Any] = np.float32) -> np.ndarray:
         return np.zeros((rows, row_length, *last), dtype)
 
     batch = Batch(
@@ -124,7 +125,7 @@ def pack(
 
 def unpack(batch: Batch) -> list[Episode]:
     """Return the episodes of a batch, row by row."""
-    episodes = []
+    episodes: list[Episode] = []
     for row, last in np.argwhere(batch.ends & batch.mask):
         first = last - np.argmax(batch.starts[row, last::-1])
         here = (row, slice(first, last + 1))
@@ -173,6 +174,6 @@ def masked_mean(
 def padded(batch: Batch, rows: int) -> Batch:
     """Return the batch with rows of filler up to `rows`."""
     missing = rows - batch.shape[0]
-    padded = jax.tree.map(lambda x: np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)), batch)
+    padded = trees.map(lambda x: np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)), batch)
     padded.starts[~padded.mask] = True
     return padded

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -59,42 +59,12 @@ def as_episodes(recordings: Any) -> list[Episode]:
             f"episodes: expected a list of (observations, actions) pairs, got {type(recordings).__name__}; put the "
             "episodes in a list."
         )
-    recordings = list(recordings)
-    if not recordings:
+    given = list(cast("Iterable[Any]", recordings))
+    if not given:
         raise UsageError("episodes: the list is empty; give at least one (observations, actions) pair.")
-    episodes = []
-    for i, recording in enumerate(recordings):
-        if isinstance(recording, Episode):
-            given = recording.observations, recording.actions
-        elif isinstance(recording, (tuple, list)) and len(recording) == 2:
-            given = recording
-        else:
-            raise UsageError(
-                f"episodes[{i}]: expected a pair (observations, actions) or an rpsp.Episode, got "
-                f"{type(recording).__name__}; if you have one episode, put it in a list."
-            )
-        observations, actions = (
-            as_table(array, f"episodes[{i}].{name}")
-            for array, name in zip(given, ("observations", "actions"), strict=True)
-        )
-        if len(observations) != len(actions) + 1:
-            raise UsageError(
-                f"episodes[{i}]: {len(observations)} observations and {len(actions)} actions; there must be one more "
-                "observation than actions, the reset observation first."
-            )
-        if len(actions) == 0:
-            raise UsageError(f"episodes[{i}]: has no steps; leave out episodes without actions.")
-        if isinstance(recording, Episode):
-            for name in ("rewards", "drawn_actions"):
-                beside = getattr(recording, name)
-                if beside is not None and len(beside) != len(actions):
-                    raise UsageError(f"episodes[{i}].{name}: has {len(beside)} entries for {len(actions)} actions.")
-            episodes.append(replace(recording, observations=observations, actions=actions))
-        else:
-            episodes.append(Episode(observations, actions))
-    first = episodes[0]
+    episodes = [_as_episode(recording, f"episodes[{i}]") for i, recording in enumerate(given)]
     for name in ("observations", "actions"):
-        width = getattr(first, name).shape[1]
+        width = getattr(episodes[0], name).shape[1]
         for i, episode in enumerate(episodes):
             if (other := getattr(episode, name).shape[1]) != width:
                 raise UsageError(
@@ -102,6 +72,37 @@ def as_episodes(recordings: Any) -> list[Episode]:
                     "from the same sensors and actuators."
                 )
     return episodes
+
+
+def _as_episode(recording: Any, place: str) -> Episode:
+    """Validate one recording and convert it to an `Episode`. `place` is what error messages call it."""
+    kind = type(recording).__name__
+    if isinstance(recording, Episode):
+        given = recording.observations, recording.actions
+    elif isinstance(recording, (tuple, list)) and len(cast("Sequence[Any]", recording)) == 2:
+        given = cast("Sequence[Any]", recording)
+    else:
+        raise UsageError(
+            f"{place}: expected a pair (observations, actions) or an rpsp.Episode, got {kind}; if you have one "
+            "episode, put it in a list."
+        )
+    observations, actions = (
+        as_table(array, f"{place}.{name}") for array, name in zip(given, ("observations", "actions"), strict=True)
+    )
+    if len(observations) != len(actions) + 1:
+        raise UsageError(
+            f"{place}: {len(observations)} observations and {len(actions)} actions; there must be one more observation than "
+            "actions, the reset observation first."
+        )
+    if len(actions) == 0:
+        raise UsageError(f"{place}: has no steps; leave out episodes without actions.")
+    if not isinstance(recording, Episode):
+        return Episode(observations, actions)
+    for name in ("rewards", "drawn_actions"):
+        beside = getattr(recording, name)
+        if beside is not None and len(beside) != len(actions):
+            raise UsageError(f"{place}.{name}: has {len(beside)} entries for {len(actions)} actions.")
+    return replace(recording, observations=observations, actions=actions)
 
 
 def as_table(array: object, name: str) -> Float[np.ndarray, "n d"]:

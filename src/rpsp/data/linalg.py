@@ -3,7 +3,14 @@
 Functions for fitting use NumPy in float64. Only `kernel_bayes_weights` runs inside a compiled filter and uses JAX.
 """
 
+# jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy.
+# scipy has no stubs.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+
 from __future__ import annotations
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -140,9 +147,11 @@ def kernel_bayes_weights(
     """
     squared = C @ C + strength * jnp.eye(len(C), dtype=C.dtype)
     factor = jnp.linalg.cholesky(jax.lax.stop_gradient(squared))
-    return jax.lax.custom_linear_solve(
-        lambda v: C @ (C @ v) + strength * v,
-        C @ phi,
-        lambda _, b: jax_cho_solve((factor, True), b),
-        symmetric=True,
-    )
+
+    def product(v: Array) -> Array:
+        return C @ (C @ v) + strength * v
+
+    def solve(_: Any, b: Array) -> Array:
+        return jax_cho_solve((factor, True), b)
+
+    return jax.lax.custom_linear_solve(product, C @ phi, solve, symmetric=True)

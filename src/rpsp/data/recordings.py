@@ -5,6 +5,9 @@ observation), `actions` (all episodes concatenated) and `lengths` (the number of
 no pickled objects.
 """
 
+# Minari has no stubs.
+# pyright: reportMissingTypeStubs=false
+
 from __future__ import annotations
 
 import io
@@ -130,8 +133,8 @@ def save_episodes(target: str | Path, episodes: Sequence[Any], *, overwrite: boo
 
 def _minari() -> Any:
     try:
-        import minari  # pyright: ignore[reportMissingImports] - an optional dependency
-        import minari.data_collector  # pyright: ignore[reportMissingImports]
+        import minari  # optional extra # pyright: ignore[reportMissingImports]
+        import minari.data_collector  # optional extra # pyright: ignore[reportMissingImports, reportUnusedImport]
     except ImportError as error:
         raise UsageError("minari: is not installed; pip install 'rpsp[minari]'.") from error
     return minari
@@ -152,7 +155,7 @@ def _load_minari(name: str) -> list[Episode]:
 
 
 def _save_minari(name: str, episodes: list[Episode]) -> None:
-    import gymnasium
+    import gymnasium  # start-up time: not needed for .npz files
 
     minari = _minari()
     if name in minari.list_local_datasets():

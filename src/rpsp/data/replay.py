@@ -1,14 +1,17 @@
 """Replay buffer: a ring buffer of the latest steps, in the order in which they were made."""
 
+# jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from functools import partial
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from rpsp.data import trees
 from rpsp.data.batches import Batch
 
 
@@ -36,7 +39,16 @@ class Stored(NamedTuple):
     """True if the episode terminated with this step; False if it went on or was truncated."""
 
 
-def _empty(capacity: int, states: int, observations: int, actions: int) -> Stored:
+def empty(capacity: int, states: int, observations: int, actions: int) -> Stored:
+    """Create a replay buffer without steps.
+
+    Args:
+        capacity: maximum number of steps.
+        states: size of a state.
+        observations: size of an observation.
+        actions: size of an action.
+    """
+
     def numbers(*shape: int) -> Array:
         return jnp.zeros((capacity, *shape), jnp.float32)
 
@@ -76,6 +88,6 @@ def store(stored: Stored, steps: Int[Array, ""], batch: Batch, states: Float[Arr
         jnp.asarray(batch.rewards),
         jnp.asarray(batch.ends) & ~jnp.asarray(batch.truncated),
     )
-    return jax.tree.map(
+    return trees.map(
         lambda old, x: old.at[place].set(x.reshape(-1, *x.shape[2:]).astype(old.dtype), mode="drop"), stored, new
     )

@@ -47,9 +47,11 @@ class OneHot(eqx.Module):
     size: int = eqx.field(static=True)
 
     def encode(self, x: np.ndarray) -> np.ndarray:
+        """Return the one-hot vector of each symbol."""
         return np.eye(self.size)[symbols(x, self.size)]
 
     def decode(self, x: np.ndarray) -> np.ndarray:
+        """Return `x`."""
         return x
 
 

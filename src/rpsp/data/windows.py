@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from rpsp.data.arrays import Numbers
 from rpsp.data.batches import Batch
 from rpsp.errors import UsageError
 
@@ -129,14 +130,16 @@ def longest_episode(batch: Batch) -> int:
 
 def since_start(batch: Batch) -> Int[np.ndarray, " row_time"]:
     """Return, for every flat position, the number of earlier steps of the same episode."""
-    position = np.arange(batch.mask.size)
-    return position - np.maximum.accumulate(np.where(flat(batch.starts), position, 0))
+    starts = flat(batch.starts)
+    position = np.arange(len(starts))
+    return position - np.maximum.accumulate(np.where(starts, position, 0))
 
 
 def steps_left(batch: Batch) -> Int[np.ndarray, " row_time"]:
     """Return, for every flat position, the number of later steps of the same episode."""
-    position = np.arange(batch.mask.size)
-    last = np.where(flat(batch.ends), position, batch.mask.size)
+    ends = flat(batch.ends)
+    position = np.arange(len(ends))
+    last = np.where(ends, position, len(ends))
     return np.minimum.accumulate(last[::-1])[::-1] - position
 
 
@@ -191,14 +194,13 @@ def stack_future(array: np.ndarray, future: int) -> np.ndarray:
 
     Entry (t, j) is step t + j. Beyond the end of a row it is the last step of the row.
     """
-    time = array.shape[1]
+    time: int = array.shape[1]
     return array[:, np.minimum(np.arange(time)[:, None] + np.arange(future), time - 1)]
 
 
-def flat(array) -> np.ndarray:
+def flat(array: Numbers) -> np.ndarray:
     """Merge the first two axes: [row, time, …] → [row · time, …]."""
-    array = np.asarray(array)
-    return array.reshape(-1, *array.shape[2:])
+    return np.asarray(array).reshape(-1, *array.shape[2:])
 
 
 def _side_by_side(array: np.ndarray, index: np.ndarray) -> Float[np.ndarray, "n _"]:

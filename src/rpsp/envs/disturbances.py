@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
-from rpsp.envs.mujoco_batch import Bools, Rows
+from rpsp.envs.rows import Bools, Rows
 from rpsp.errors import UsageError
 
 Array = NDArray[Any]
@@ -122,6 +122,7 @@ class Selection(Disturbance):
         self._columns = slice(first, first + count) if in_a_row else self._indices
 
     def delivered_space(self, space: gymnasium.Space) -> gymnasium.Space:
+        """Return the space of the observed coordinates."""
         box = _require_box(space, "observe")
         size = box.shape[0]
         wrong = [index for index in self._indices if not 0 <= index < size]
@@ -133,6 +134,7 @@ class Selection(Disturbance):
         return Box(box.low[self._indices], box.high[self._indices], dtype=box.dtype)
 
     def next(self, rows: Rows, readings: Array) -> Array:
+        """Select the observed coordinates."""
         return readings[:, self._columns]
 
 
@@ -153,12 +155,14 @@ class Noise(Disturbance):
         self._sigma = sigma if units is None else sigma * units
 
     def delivered_space(self, space: gymnasium.Space) -> gymnasium.Space:
+        """Return an unbounded space of floats."""
         box = _require_box(space, "obs_noise")
         # Noisy observations can leave the bounds, and noisy integers are no integers.
         dtype = box.dtype if np.issubdtype(box.dtype, np.floating) else np.float64
         return Box(-np.inf, np.inf, box.shape, dtype)
 
     def next(self, rows: Rows, readings: Array) -> Array:
+        """Add noise."""
         noise = [self._generators[row].standard_normal(readings.shape[1]) for row in rows]
         return readings + self._sigma * np.reshape(noise, readings.shape)  # reshape also handles zero rows
 
@@ -178,15 +182,18 @@ class Latency(Disturbance):
     def attach(
         self, num_envs: int, observation_space: gymnasium.Space, action_space: gymnasium.Space
     ) -> gymnasium.Space:
+        """Create the queue of delayed readings."""
         space = super().attach(num_envs, observation_space, action_space)
         self._on_the_way = np.repeat(self._delivered[:, None], self._steps, axis=1)
         return space
 
     def first(self, rows: Rows, readings: Array) -> Array:
+        """Fill the queue with the reset observation, and deliver it."""
         self._on_the_way[rows] = readings[:, None]
         return readings
 
     def next(self, rows: Rows, readings: Array) -> Array:
+        """Append the readings to the queue, and deliver its first ones."""
         return _through(self._on_the_way, rows, readings)
 
 
@@ -208,16 +215,19 @@ class Delay(Disturbance):
     def attach(
         self, num_envs: int, observation_space: gymnasium.Space, action_space: gymnasium.Space
     ) -> gymnasium.Space:
+        """Create the queue of delayed actions."""
         self._null = _null_action(action_space)
         # The widest NumPy type, so that actions are not rounded in the queue.
         self._on_the_way = np.zeros((num_envs, self._steps, *self._null.shape), np.result_type(self._null, np.int64))
         return super().attach(num_envs, observation_space, action_space)
 
     def first(self, rows: Rows, readings: Array) -> Array:
+        """Fill the queue with the null action. Readings are not changed."""
         self._on_the_way[rows] = self._null
         return readings
 
     def send(self, actions: Array) -> Array:
+        """Append the actions to the queue, and send its first ones."""
         rows = self._everyone if self._active is None else np.flatnonzero(self._active)
         sent = actions.copy()
         sent[rows] = _through(self._on_the_way, rows, actions[rows])
@@ -242,9 +252,11 @@ class Dropout(Disturbance):
         self._probability = probability
 
     def first(self, rows: Rows, readings: Array) -> Array:
+        """Deliver the reset observation, which is never dropped."""
         return readings
 
     def next(self, rows: Rows, readings: Array) -> Array:
+        """Drop readings at random."""
         lost = np.array([self._generators[row].random() < self._probability for row in rows], np.bool_)
         # The trailing axes are those of an observation: one for a Box, none for a Discrete space.
         return np.where(lost.reshape(-1, *[1] * (readings.ndim - 1)), self._delivered[rows], readings)

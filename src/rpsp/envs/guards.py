@@ -52,6 +52,12 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
         """Description of the first NaN or infinite value; empty if there was none."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment. It is created again first if it raised an exception in the last episode.
+
+        Raises:
+            EnvironmentFailure: if the first observation has NaN or infinite values.
+            UsageError: if the observation does not fit its space.
+        """
         if self._broken and self._factory is not None:
             fresh = self._factory()
             if fresh.unwrapped is not self.unwrapped:
@@ -74,6 +80,11 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the environment, and end the episode if the step fails. Has no effect after the end of an episode.
+
+        Raises:
+            UsageError: if the observation does not fit its space.
+        """
         if self._ended is not None:
             return copy(self._last), 0.0, *self._ended
         try:

@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 
 from rpsp.envs.disturbances import Array, Delay, Disturbance, Dropout, Latency, Noise, Selection, _require_box
 from rpsp.envs.guards import _short
-from rpsp.envs.mujoco_batch import BATCHED_IDS, MujocoBatch
+from rpsp.envs.mujoco_batch import MujocoBatch
+from rpsp.envs.mujoco_formulas import BATCHED_IDS
 from rpsp.envs.tasks import _CLASSIC_POSITIONS, TASKS
 from rpsp.envs.vector import Autoreset, DisturbedBatch, SerialBatch, _autoreset_mode, _blaming, _Front
 from rpsp.envs.watchdog import Patience
@@ -114,36 +115,30 @@ def make(
         UsageError: if an argument is invalid or does not fit the environment.
         EnvironmentFailure: if the environment raises an exception or hangs.
     """
-    _check_at_least("num_envs", num_envs, 1)
-    if max_episode_steps is not None:
-        _check_at_least("max_episode_steps", max_episode_steps, 1)
-    if seed is not None:
-        _check_at_least("seed", seed, 0)
-    if not 0 <= step_timeout < np.inf:
-        raise UsageError(f"step_timeout must be 0 or more, got {step_timeout}; give seconds, or 0 for no limit")
+    _check_numbers(num_envs, max_episode_steps, seed, step_timeout)
     mode, patience = _autoreset_mode(autoreset_mode), Patience(step_timeout)
-    amounts: dict[Callable[[Any], Disturbance], Any] = {
-        Noise: _either("obs_noise", obs_noise, "noise", noise),
-        Latency: _either("obs_latency", obs_latency, "latency", latency),
-        Delay: act_latency,
-        Dropout: dropout,
-    }
-    if relative_noise and amounts[Noise]:
-        raise UsageError(f"obs_noise={amounts[Noise]} and relative_noise={relative_noise}: give only one of them")
-    disturbances = [kind(amount) for kind, amount in amounts.items() if amount]
+    sigma, late = (
+        _either("obs_noise", obs_noise, "noise", noise),
+        _either("obs_latency", obs_latency, "latency", latency),
+    )
+    if relative_noise and sigma:
+        raise UsageError(f"obs_noise={sigma} and relative_noise={relative_noise}: give only one of them")
+    disturbances = _disturbances(sigma, late, act_latency, dropout)
 
     spec = _find_spec(id) if isinstance(id, str) else None
     name = "the environment" if spec is None else spec.id
-    with _blaming(name, "being made"):
-        envs = _batch(id, spec, num_envs, max_episode_steps, threads, patience, env_kwargs)
+
+    def batch(count: int) -> MujocoBatch | SerialBatch:
+        with _blaming(name, "being made"):
+            return _batch(id, spec, count, max_episode_steps, threads, patience, env_kwargs)
+
+    envs = batch(num_envs)
     try:
         _check_spaces(name, envs)
         visible = _visible(observe, envs)
         if relative_noise:
-            with _blaming(name, "being made"):
-                alone = _batch(id, spec, 1, max_episode_steps, threads, patience, env_kwargs)
             # With `_Front`, exceptions and time limits are handled here as in a rollout.
-            with closing(_Front(alone, name, None, patience)) as front:
+            with closing(_Front(batch(1), name, None, patience)) as front:
                 units = _spread(front, name)
             disturbances.insert(0, Noise(relative_noise, units if visible is None else units[list(visible)]))
         if visible is not None:
@@ -157,6 +152,17 @@ def make(
         envs = Autoreset(envs, mode)
     # MujocoBatch does a fixed amount of computation and cannot hang, so it needs no time limit.
     return _Front(envs, name, seed, Patience() if isinstance(envs.unwrapped, MujocoBatch) else patience)
+
+
+def _disturbances(sigma: Any, observation_steps: Any, action_steps: Any, dropout: Any) -> list[Disturbance]:
+    """Create the disturbances whose amount is not 0, in the order in which an observation passes them."""
+    amounts: dict[Callable[[Any], Disturbance], Any] = {
+        Noise: sigma,
+        Latency: observation_steps,
+        Delay: action_steps,
+        Dropout: dropout,
+    }
+    return [kind(amount) for kind, amount in amounts.items() if amount]
 
 
 def _batch(
@@ -301,6 +307,16 @@ def observed_indices(observe: Any) -> list[int]:
         raise UsageError(
             f"observe={_short(observe)} is not understood; give all, positions, or indices, as in '0,1,2' or [0, 1, 2]"
         ) from None
+
+
+def _check_numbers(num_envs: Any, max_episode_steps: Any, seed: Any, step_timeout: float) -> None:
+    _check_at_least("num_envs", num_envs, 1)
+    if max_episode_steps is not None:
+        _check_at_least("max_episode_steps", max_episode_steps, 1)
+    if seed is not None:
+        _check_at_least("seed", seed, 0)
+    if not 0 <= step_timeout < np.inf:
+        raise UsageError(f"step_timeout must be 0 or more, got {step_timeout}; give seconds, or 0 for no limit")
 
 
 def _check_at_least(field: str, value: Any, least: int) -> None:

@@ -3,7 +3,7 @@
 Gymnasium steps its environments one after another and spends a third of the time in Python. Here, MuJoCo's batch steps
 all of them in native threads, and observations, rewards and terminations are then computed for the whole batch at once.
 The results are bit for bit those of Gymnasium. All parameters are read from one of its environments, the template. Only
-the formulas of `step` and `reset` are implemented again below.
+the formulas of `step` and `reset` are implemented again, in `rpsp.envs.mujoco_formulas`.
 """
 
 # MuJoCo's compiled modules have no type stubs.
@@ -14,10 +14,9 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import mujoco
@@ -28,40 +27,9 @@ from gymnasium.vector.utils import batch_space
 from mujoco.batch import Batch
 from numpy.typing import NDArray
 
+from rpsp.envs.mujoco_formulas import BATCHED_IDS, TASK_FORMULAS, Snapshot, Template, clipped_forces, uniform
+from rpsp.envs.rows import Bools, Floats, Rows, Seeds, row_seeds, rows_to_reset
 from rpsp.errors import UsageError
-
-Floats = NDArray[np.floating[Any]]
-Bools = NDArray[np.bool_]
-Rows = NDArray[np.intp]
-"""Indices of environments in a batch."""
-Limits = tuple[float | int, float | int]
-Seeds = int | np.integer[Any] | Sequence[int | None] | NDArray[np.integer[Any]] | None
-"""Seeds accepted by `reset`: one number (row i gets seed + i), one per row, or None to keep the generators."""
-
-
-def row_seeds(seed: Seeds, num_envs: int) -> list[int | None]:
-    """Return one seed per environment as Python integers, with the convention of Gymnasium's vector environments."""
-    if seed is None:
-        return [None] * num_envs
-    if isinstance(seed, int | np.integer):
-        seed = [int(seed) + row for row in range(num_envs)]
-    if len(seed) != num_envs:
-        raise UsageError(f"seed has {len(seed)} entries for {num_envs} environments; give one number or one per row")
-    # Gymnasium does not accept NumPy integers.
-    return [None if one is None else int(one) for one in seed]
-
-
-def rows_to_reset(options: Mapping[str, Any] | None, num_envs: int) -> Rows:
-    """Return the rows that are True in `options["reset_mask"]`; all rows if there is no mask."""
-    if options is None or "reset_mask" not in options:
-        return np.arange(num_envs)
-    mask = np.asarray(options["reset_mask"])
-    if mask.dtype != np.bool_ or mask.shape != (num_envs,) or not mask.any():
-        raise UsageError(
-            f"options['reset_mask'] is {mask.dtype}{list(mask.shape)} with {np.count_nonzero(mask)} set; "
-            f"give {num_envs} booleans, at least one of them True"
-        )
-    return np.flatnonzero(mask)
 
 
 def _some(flags: Bools) -> Bools | None:
@@ -83,144 +51,6 @@ def simulation_of(env: gymnasium.Env) -> Any:
     """Return the `MjData` of an environment, or None if it does not use MuJoCo."""
     data = getattr(env.unwrapped, "data", None)
     return data if isinstance(data, mujoco.MjData) else None
-
-
-class Snapshot(NamedTuple):
-    """The simulations of a batch at one time. Row i is environment i."""
-
-    motion: Floats
-    """All positions, then all velocities."""
-    positions: Floats
-    velocities: Floats
-    place: Floats
-    """Position of each robot along the track, for the forward reward."""
-    forces: Floats
-    """External forces on all bodies, before clipping. Without columns if the task does not use them."""
-
-
-# Any, because the attributes of the template differ between tasks.
-Template = Any
-Healthy = Callable[[Snapshot], Bools]
-Reward = Callable[[Snapshot, Floats, NDArray[Any], Bools], Floats]
-"""Function of the snapshot after a step, the distance moved in it, the actions, and which rows are healthy after it."""
-
-
-def _uniform(generator: np.random.Generator, scale: float, size: int) -> Floats:
-    return generator.uniform(-scale, scale, size)
-
-
-def _normal(generator: np.random.Generator, scale: float, size: int) -> Floats:
-    return scale * generator.standard_normal(size)
-
-
-@dataclass(frozen=True)
-class _Formulas:
-    """The formulas of Gymnasium's `step` and `reset` for one task. Those of `step` process a batch."""
-
-    healthy: Callable[[Template], Healthy]
-    reward: Callable[[Template], Reward]
-    """`healthy` and `reward` get the template and return the formula, so that parameters are looked up only once."""
-    place_of_body: bool = False
-    """Whether the position along the track is that of the main body. Otherwise it is the first entry of qpos."""
-    velocity_limit: float = np.inf
-    """Observed velocities are clipped to ± this value."""
-    contact_forces: bool = False
-    """Whether the task uses external forces."""
-    scatter_velocities: Callable[[np.random.Generator, float, int], Floats] = _uniform
-    """Draws the random velocities of a reset, given a generator, the scale and the number of velocities."""
-
-
-def _between(values: Floats, limits: Limits | tuple[Floats, Floats]) -> Bools:
-    return (limits[0] < values) & (values < limits[1])
-
-
-def _always(env: Template) -> Healthy:
-    return lambda now: np.ones(len(now.place), np.bool_)
-
-
-def _hopper_healthy(env: Template) -> Healthy:
-    # One comparison instead of three: of the height, the angle, and the state, which includes the angle.
-    low, high = (np.full(env.model.nq + env.model.nv - 1, limit, np.float64) for limit in env._healthy_state_range)
-    height, angle = env._healthy_z_range, env._healthy_angle_range
-    low[:2], high[:2] = (height[0], max(angle[0], low[1])), (height[1], min(angle[1], high[1]))
-    return lambda now: np.logical_and.reduce(_between(now.motion[:, 1:], (low, high)), axis=1)
-
-
-def _walker_healthy(env: Template) -> Healthy:
-    height, angle = env._healthy_z_range, env._healthy_angle_range
-    return lambda now: _between(now.positions[:, 1], height) & _between(now.positions[:, 2], angle)
-
-
-def _finite(now: Snapshot) -> Bools:
-    return np.logical_and.reduce(np.isfinite(now.motion), axis=1)
-
-
-def _ant_healthy(env: Template) -> Healthy:
-    low, high = env._healthy_z_range  # only Ant counts the limits themselves as healthy
-    return lambda now: _finite(now) & (low <= now.positions[:, 2]) & (now.positions[:, 2] <= high)
-
-
-def _pendulum_healthy(env: Template) -> Healthy:
-    return lambda now: _finite(now) & ~(np.abs(now.positions[:, 1]) > 0.2)
-
-
-# The operations below are in Gymnasium's order, because another order gives other rounding errors.
-
-
-def _forward(env: Template) -> Callable[[Floats], Floats]:
-    weight, seconds = env._forward_reward_weight, env.dt  # Gymnasium computes `env.dt` at every access
-    return lambda way: weight * (way / seconds)
-
-
-def _control_cost(env: Template) -> Callable[[NDArray[Any]], Floats]:
-    weight = env._ctrl_cost_weight
-    return lambda actions: weight * np.add.reduce(np.square(actions), axis=1)
-
-
-def _clipped_forces(env: Template, now: Snapshot) -> Floats:
-    return np.clip(now.forces, *env._contact_force_range)
-
-
-def _progress(env: Template) -> Reward:
-    forward, control_cost = _forward(env), _control_cost(env)
-    return lambda now, way, actions, healthy: forward(way) - control_cost(actions)
-
-
-def _progress_upright(env: Template) -> Reward:
-    forward, control_cost, upright = _forward(env), _control_cost(env), env._healthy_reward
-    return lambda now, way, actions, healthy: (forward(way) + healthy * upright) - control_cost(actions)
-
-
-def _ant_reward(env: Template) -> Reward:
-    forward, control_cost, upright = _forward(env), _control_cost(env), env._healthy_reward
-
-    def reward(now: Snapshot, way: Floats, actions: NDArray[Any], healthy: Bools) -> Floats:
-        contact_cost = env._contact_cost_weight * np.add.reduce(np.square(_clipped_forces(env, now)), axis=1)
-        return (forward(way) + healthy * upright) - (control_cost(actions) + contact_cost)
-
-    return reward
-
-
-def _survival(env: Template) -> Reward:
-    return lambda now, way, actions, healthy: healthy.astype(np.float64)
-
-
-_TASKS = {
-    "InvertedPendulum-v5": _Formulas(_pendulum_healthy, _survival),
-    "Swimmer-v5": _Formulas(_always, _progress),
-    "HalfCheetah-v5": _Formulas(_always, _progress, scatter_velocities=_normal),
-    "Hopper-v5": _Formulas(_hopper_healthy, _progress_upright, velocity_limit=10.0),
-    "Walker2d-v5": _Formulas(_walker_healthy, _progress_upright, velocity_limit=10.0),
-    "Ant-v5": _Formulas(
-        _ant_healthy,
-        _ant_reward,
-        place_of_body=True,
-        contact_forces=True,
-        scatter_velocities=_normal,
-    ),
-}
-BATCHED_IDS = tuple(_TASKS)
-"""The Gymnasium ids that `MujocoBatch` can step."""
 
 
 class MujocoBatch(VectorEnv):
@@ -253,12 +83,7 @@ class MujocoBatch(VectorEnv):
         threads: int | None = None,
         **env_kwargs: Any,
     ) -> None:
-        if id not in _TASKS:
-            raise UsageError(f"MujocoBatch cannot step {id!r}; give one of {', '.join(BATCHED_IDS)}")
-        if num_envs < 1:
-            raise UsageError(f"num_envs must be at least 1, got {num_envs}; give the number of environments to step")
-        if threads is not None and threads < 1:
-            raise UsageError(f"threads must be at least 1, got {threads}; leave it out to use every core")
+        _check_arguments(id, num_envs, threads)
         with _unbothered("xml_file" not in env_kwargs):
             made = gymnasium.make(id, max_episode_steps=max_episode_steps, disable_env_checker=True, **env_kwargs)
         template: Template = made.unwrapped
@@ -273,14 +98,20 @@ class MujocoBatch(VectorEnv):
         self._actions_shape = self.action_space.shape
         self.observation_structure: Mapping[str, int] = template.observation_structure
 
-        self._formulas = _TASKS[id]
+        self._formulas = TASK_FORMULAS[id]
         self._template, self._model = template, template.model
         self._healthy, self._reward = self._formulas.healthy(template), self._formulas.reward(template)
         self._ends_unhealthy: bool = getattr(template, "_terminate_when_unhealthy", True)
+        self._create_simulation(min(threads or _usable_cores(), num_envs))
+
+        self._generators = [seeding.np_random()[0] for _ in range(num_envs)]
+        self._max_episode_steps = np.inf if self.spec is None else self.spec.max_episode_steps or np.inf
+        self._create_rows()
+
+    def _create_simulation(self, threads: int) -> None:
+        """Create the simulations, and the views of their memory that `step` and `reset` use."""
         contact_forces = self._formulas.contact_forces
-        self.simulation = Batch(
-            self._model, num_envs, min(threads or _usable_cores(), num_envs), persistent=contact_forces
-        )
+        self.simulation = Batch(self._model, self.num_envs, threads, persistent=contact_forces)
         """All simulations. `simulation.qpos`, `simulation.time` and so on have one row per environment."""
         self._positions, self._velocities = self.simulation.bind("qpos"), self.simulation.bind("qvel")
         # Positions and velocities are adjacent, after the time. One view of both avoids a concatenation at every step.
@@ -289,23 +120,24 @@ class MujocoBatch(VectorEnv):
         high = limits[self.observation_structure.get("skipped_qpos", 0) :]
         self._seen_limits = -high, high
         self._controls, self._times = self.simulation.bind("ctrl"), self.simulation.bind("time")
-        body = getattr(template, "_main_body", 0)
+        body = getattr(self._template, "_main_body", 0)
         if isinstance(body, str):
             body = self._model.body(body).id
         self._places = (
             self.simulation.bind("xpos")[:, body, 0] if self._formulas.place_of_body else self._positions[:, 0]
         )
-        self._forces = np.zeros((num_envs, self._model.nbody * 6 if contact_forces else 0))
+        self._forces = np.zeros((self.num_envs, self._model.nbody * 6 if contact_forces else 0))
         self._scratch = mujoco.MjData(self._model)
         self._fresh, self._warnings = self.simulation.state[0].copy(), self.simulation.warning[..., 1]
 
-        self._generators = [seeding.np_random()[0] for _ in range(num_envs)]
-        self._max_episode_steps = np.inf if self.spec is None else self.spec.max_episode_steps or np.inf
+    def _create_rows(self) -> None:
+        """Create the state of the episode in each row."""
+        num_envs = self.num_envs
         self._clock = 0
         """Number of steps so far. `_due` is the first step at which a row can reach its time limit."""
         self._began, self._due = np.full(num_envs, -1), np.inf
         """`_began`: the value of `_clock` when each row was reset; -1 if it never was."""
-        self._observations = np.zeros((num_envs, *template.observation_space.shape))
+        self._observations = np.zeros((num_envs, *self._template.observation_space.shape))
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)
         self._failed = np.zeros(num_envs, np.bool_)
@@ -415,7 +247,7 @@ class MujocoBatch(VectorEnv):
 
     def _draw_first_state(self, generator: np.random.Generator) -> tuple[Floats, Floats]:
         env, scale = self._template, self._template._reset_noise_scale
-        positions = env.init_qpos + _uniform(generator, scale, self._model.nq)
+        positions = env.init_qpos + uniform(generator, scale, self._model.nq)
         velocities = env.init_qvel + self._formulas.scatter_velocities(generator, scale, self._model.nv)
         return positions, velocities
 
@@ -432,8 +264,17 @@ class MujocoBatch(VectorEnv):
         seen = np.minimum(np.maximum(now.motion[:, -len(high) :], low), high)
         if not self.observation_structure.get("cfrc_ext", 0):
             return seen
-        forces = _clipped_forces(self._template, now)[:, 6:]  # six numbers per body, without the world body
+        forces = clipped_forces(self._template, now)[:, 6:]  # six numbers per body, without the world body
         return np.concatenate((seen, forces), axis=1)
+
+
+def _check_arguments(id: str, num_envs: int, threads: int | None) -> None:
+    if id not in TASK_FORMULAS:
+        raise UsageError(f"MujocoBatch cannot step {id!r}; give one of {', '.join(BATCHED_IDS)}")
+    if num_envs < 1:
+        raise UsageError(f"num_envs must be at least 1, got {num_envs}; give the number of environments to step")
+    if threads is not None and threads < 1:
+        raise UsageError(f"threads must be at least 1, got {threads}; leave it out to use every core")
 
 
 _BOTHERED = threading.Lock()

@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 
 from rpsp.envs.disturbances import Array, Disturbance, Latency, Selection
 from rpsp.envs.guards import RAISED, FailureGuard, _described, _guarded, _malformed
-from rpsp.envs.mujoco_batch import Bools, Seeds, row_seeds, rows_to_reset
+from rpsp.envs.rows import Bools, Seeds, row_seeds, rows_to_reset
 from rpsp.envs.watchdog import Overdue, Patience
 from rpsp.errors import EnvironmentFailure, RpspError, UsageError
 
@@ -59,6 +59,7 @@ class SerialBatch(SyncVectorEnv):
     def step(self, actions: Any) -> tuple[Any, Array, Bools, Bools, dict[str, Any]]:
         # Gymnasium uses this array to assert that no finished row is stepped. With FailureGuard such steps are
         # harmless.
+        """Step every environment. Finished rows return their last observation again."""
         self._autoreset_envs[:] = False
         return super().step(actions)
 
@@ -91,11 +92,13 @@ class DisturbedBatch(VectorWrapper):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
 
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        """Reset the rows in `options["reset_mask"]`, and return delivered observations."""
         seeds, rows = row_seeds(seed, self.num_envs), rows_to_reset(options, self.num_envs)
         readings, infos = _reset(self.env, seeds, options)
         return self._disturbance.start(rows, seeds, readings), infos
 
     def step(self, actions: Any) -> tuple[Array, Array, Bools, Bools, dict[str, Any]]:
+        """Send the actions through the disturbance, step, and return delivered observations."""
         readings, rewards, terminated, truncated, infos = self.env.step(self._disturbance.send(np.asarray(actions)))
         delivered = self._disturbance.deliver(readings, terminated | truncated)
         return delivered, rewards, terminated, truncated, infos
@@ -132,10 +135,12 @@ class Autoreset(VectorWrapper):
         self._finished = np.zeros(self.num_envs, np.bool_)
 
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        """Reset the rows in `options["reset_mask"]`; all rows if there is no mask."""
         self._finished[rows_to_reset(options, self.num_envs)] = False
         return _reset(self.env, seed, options)
 
     def step(self, actions: Any) -> tuple[Array, Array, Bools, Bools, dict[str, Any]]:
+        """Step every environment, and reset rows according to the mode."""
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
         finished = terminated | truncated
         if self._mode == AutoresetMode.NEXT_STEP:

@@ -24,9 +24,10 @@ from rpsp.data.files import write_bytes
 from rpsp.errors import RpspError, UsageError
 from rpsp.experiments.config import TrainConfig
 from rpsp.experiments.files import write_json
+from rpsp.experiments.locks import is_locked
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.versions import versions
-from rpsp.experiments.workers import Beat, Job, Worker, begin, is_locked, settle
+from rpsp.experiments.workers import Beat, Job, Worker, begin, settle
 
 CHECKPOINTS = "checkpoints/"
 EVERY = 10.0

@@ -388,9 +388,9 @@ def write_parquet(table: Mapping[str, Sequence[Any]], path: str | Path) -> None:
     Raises:
         UsageError: if pyarrow is not installed.
     """
-    try:  # an optional extra
-        import pyarrow  # pyright: ignore[reportMissingImports]
-        import pyarrow.parquet  # pyright: ignore[reportMissingImports]
+    try:
+        import pyarrow  # optional extra # pyright: ignore[reportMissingImports]
+        import pyarrow.parquet  # optional extra # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UsageError("parquet: pyarrow is not installed; `pip install rpsp[parquet]`, or use --csv.") from error
     buffer = io.BytesIO()

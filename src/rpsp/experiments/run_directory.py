@@ -12,29 +12,22 @@ iterations. In iteration n, counted from 0, the agent of checkpoint n acts.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
 from rpsp.algorithms.base import AbstractAlgorithm
-from rpsp.algorithms.policies import Agent
-from rpsp.data.batches import Batch
 from rpsp.data.files import PART, read_bytes, write_bytes, write_through
-from rpsp.data.scaling import OneHot, Scaling
 from rpsp.errors import FileFormatError, StorageError, UsageError, refuse_windows
-from rpsp.experiments.checkpoints import FORMAT, check_fit, format_of, parse_tree, tree_bytes
-from rpsp.training.loop import Record, Training
+from rpsp.experiments.checkpoint_files import checkpoint_files, parse_checkpoint, read_training
+from rpsp.experiments.locks import LOCK, locked
+from rpsp.training.state import Record, Training
 
 refuse_windows()
 
@@ -49,13 +42,6 @@ def skipped(complaint: str) -> str:
 def warn(sentence: str) -> None:
     """Issue a Python warning."""
     warnings.warn(sentence, stacklevel=3)
-
-
-class InUse(UsageError):
-    """Error: another process has locked the directory."""
-
-    def __init__(self, path: Path):
-        super().__init__(f"out: {str(path)!r} is in use by another process; wait for it, or stop it.")
 
 
 class RunDirectory:
@@ -140,12 +126,7 @@ class RunDirectory:
 
     def save(self, training: Training) -> Path:
         """Write a checkpoint atomically. Then remove the checkpoints that are neither recent nor the best."""
-        memory = tuple(map(_plain, jax.tree.leaves(training.memory)))
-        tree = (training.agent, training.scaling, training.recent, memory, training.sound)
-        counters = {name: getattr(training, name) for name in COUNTERS}
-        data = tree_bytes(tree, counters)
-        files = {"state.safetensors": data, "manifest.json": _manifest(data, counters)}
-        final = self.write_checkpoint(f"{training.iteration:06d}", files)
+        final = self.write_checkpoint(f"{training.iteration:06d}", checkpoint_files(training))
         self.keep({*self.numbers()[-KEEP:], self.best()})
         return final
 
@@ -209,25 +190,7 @@ class RunDirectory:
         Raises:
             FileFormatError: if the checkpoint is damaged or belongs to another method.
         """
-        path, (agent, scaling, recent, leaves, sound), extra = self._parse(number)
-        template = algorithm.init(agent, key=jax.random.key(0))  # only its structure is used
-        shapes = _shapes(map(_plain, jax.tree.leaves(template)))
-        if _shapes(leaves) != shapes:
-            leaves = [x for x in leaves if (x.shape, x.dtype) != OLD_KEY]
-        if _shapes(leaves) != shapes:
-            raise FileFormatError(
-                f"{path}: its optimiser state does not fit this method; use the version of rpsp that wrote it."
-            )
-        leaves = [_like(x, there) for x, there in zip(leaves, jax.tree.leaves(template), strict=True)]
-        memory = jax.tree.unflatten(jax.tree.structure(template), leaves)
-        return Training(
-            agent=agent,
-            memory=memory,
-            scaling=scaling,
-            recent=recent,
-            sound=sound,
-            **{name: extra[name] for name in COUNTERS},
-        )
+        return read_training(self._place(number), algorithm)
 
     def agent(self, which: str | int = "last", say: Callable[[str], None] = warn) -> tuple[Any, Any, int]:
         """Read the agent of a checkpoint.
@@ -279,31 +242,18 @@ class RunDirectory:
         known = [n for n in self.numbers() if n in returns]
         return max(known, key=lambda n: returns[n]) if known else None
 
+    def _place(self, number: int) -> Path:
+        return self.checkpoints / f"{number:06d}"
+
     def _parse(self, number: int) -> tuple[Path, Any, dict[str, Any]]:
-        path = self.checkpoints / f"{number:06d}" / "state.safetensors"
-        data, described = read_bytes(path), read_bytes(path.with_name("manifest.json"), 1 << 16)
-        if hashlib.sha256(data).hexdigest().encode() not in described:
-            raise FileFormatError(f"{path}: its contents do not match its checksum; one of its files is damaged.")
-        tree, extra = parse_tree(data, path)
-        counts = [extra.get(name) for name in COUNTERS]
-        if not all(isinstance(n, int | float) and 0 <= n < 2**60 for n in counts) or counts[0] != number:
-            raise FileFormatError(f"{path}: is damaged: its counters {counts} do not fit checkpoint {number}.")
-        if described != _manifest(data, extra, format_of(data)):
-            raise FileFormatError(f"{path.with_name('manifest.json')}: is damaged.")
-        try:
-            _check_tree(tree)
-        except (TypeError, ValueError) as error:
-            raise FileFormatError(
-                f"{path}: is not a checkpoint of a training run that this version of rpsp can use ({error})."
-            ) from error
-        return path, tree, extra
+        return parse_checkpoint(self._place(number))
 
     def keep(self, numbers: Collection[int | None]) -> None:
         """Remove all checkpoints except these."""
         for number in self.numbers():
             if number not in numbers:
                 with suppress(OSError):
-                    self._remove(self.checkpoints / f"{number:06d}")
+                    self._remove(self._place(number))
 
     def _remove(self, checkpoint: Path) -> None:
         """Remove a checkpoint atomically, so that a killed process leaves no partial checkpoint."""
@@ -345,37 +295,10 @@ class RunDirectory:
             InUse: if another process has locked the directory.
             StorageError: if the directory cannot be written to.
         """
-        import fcntl  # not on Windows, where `refuse_windows` above reports the remedy
-
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            file = (self.path / LOCK).open("w")
-        except OSError as error:
-            raise StorageError(f"{self.path}: cannot be written to ({error.strerror}).") from error
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise InUse(self.path) from error
+        with locked(self.path):
             yield
 
-    def is_locked(self) -> bool:
-        """Return whether another process has locked the directory. Creates no file and no directory."""
-        import fcntl  # not on Windows, where `refuse_windows` above reports the remedy
 
-        try:
-            file = (self.path / LOCK).open("rb")
-        except OSError:  # no lock file, or an unreadable one, which `locked` will report
-            return False
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released when the file is closed
-            except OSError:
-                return True
-            return False
-
-
-LOCK = ".lock"
 FILES = (
     "command.txt", "config.json", "failure.txt", "metrics.jsonl", "report.html", "results.json", "spaces.json",
     "versions.json",
@@ -384,67 +307,11 @@ FILES = (
 PARTIAL_FILE = re.compile(rf"\.({'|'.join(map(re.escape, FILES))})\.[a-z0-9_]{{8}}{re.escape(PART)}")
 PARTIAL_CHECKPOINT = re.compile(r"\.[0-9]{6,9}\.[0-9]+(\.gone)?")
 """Temporary names that `write_bytes`, `write_checkpoint` and `_remove` use."""
-COUNTERS = "iteration", "samples", "rows", "astray", "halvings"
-"""The counters of a training state that checkpoints contain."""
-
-
-OLD_KEY = ((2,), np.dtype(np.uint32))
-"""Shape and type of the random key that PPO and SAC kept in their memory up to version 0.4.0; it is not used any more."""
-
-
-def _shapes(leaves: Iterable[np.ndarray]) -> list[Any]:
-    return [(x.shape, x.dtype) for x in leaves]
-
-
-def _manifest(data: bytes, counters: Mapping[str, Any], format: int = FORMAT) -> bytes:
-    """Return the content of manifest.json for a checkpoint. Reading compares it byte for byte."""
-    known = {name: counters[name] for name in COUNTERS}
-    content = {"format": format, **known, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    return (json.dumps(content, indent=2) + "\n").encode()
-
-
-def _check_tree(tree: Any) -> None:
-    """Raise `TypeError` or `ValueError` if a checkpoint does not have the types and shapes that `save` writes."""
-    agent, scaling, recent, memory, sound = tree
-    kinds = (
-        (agent, Agent),
-        (sound, Agent),
-        (scaling, Scaling | OneHot),
-        *((b, Batch) for b in recent),
-        *((m, np.ndarray) for m in memory),
-    )
-    for part, kind in kinds:
-        if not isinstance(part, kind):
-            raise TypeError(f"it contains a {type(part).__name__} in the wrong position")
-    for batch in recent:
-        shapes = [getattr(leaf, "shape", ()) for leaf in jax.tree.leaves(batch)]
-        if {shape[:2] for shape in shapes} != {batch.mask.shape} or max(map(len, shapes)) > 3:
-            raise ValueError("its episodes differ in shape")
-    for one in (agent, sound):
-        check_fit(one.filter, scaling, None, one.policy)
 
 
 def _returns(record: Record) -> dict[int, float]:
     """Return the mean return of a record by iteration. Empty for the record of the initialisation."""
     return {int(record["iteration"]): record["mean_return"]} if {"iteration", "mean_return"} <= record.keys() else {}
-
-
-def _plain(leaf: Any) -> np.ndarray:
-    """Convert a leaf of an algorithm's memory to a numpy array. Keys become their data."""
-    if _is_key(leaf):
-        leaf = jax.random.key_data(leaf)
-    return np.asarray(leaf)
-
-
-def _like(leaf: np.ndarray, template: Any) -> Any:
-    """Convert a saved array to the type of the leaf in the template: a key, a jax array or a numpy array."""
-    if _is_key(template):
-        return jax.random.wrap_key_data(jnp.asarray(leaf))
-    return jnp.asarray(leaf) if isinstance(template, jax.Array) else leaf
-
-
-def _is_key(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _sync_directory(path: Path) -> None:

@@ -3,128 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import shlex
-import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from rpsp import sentinel
-from rpsp.data.files import write_bytes
-from rpsp.errors import PENDING, EnvironmentFailure, FileFormatError, RpspError, UsageError
+from rpsp.errors import FileFormatError, RpspError, UsageError
 from rpsp.experiments.agents import load
 from rpsp.experiments.compilation import compilation_cached
 from rpsp.experiments.config import TrainConfig
 from rpsp.experiments.configure import configured
+from rpsp.experiments.execution import train_runs, train_seeds
 from rpsp.experiments.files import Say, free_directory, read_json, record_settings, write_json
+from rpsp.experiments.finished_runs import Run, Runs
+from rpsp.experiments.locks import InUse
 from rpsp.experiments.plugins import import_plugin, plugin_flag
-from rpsp.experiments.resolve import FACTORY, _device, check, composed, environment_maker, read_config, resolve
-from rpsp.experiments.run_directory import InUse, RunDirectory
-from rpsp.experiments.run_writer import RunWriter
-from rpsp.experiments.words import clock
-from rpsp.experiments.workers import FAILURE, TOGETHER, Failure, Job, cores, run_here
-from rpsp.training.state import TrainingSettings
-from rpsp.training.together import train_together
-
-Record = dict[str, float | int]
-"""The metrics of one iteration, as in `rpsp.training`."""
-Show = Callable[[Record, "Pace"], None]
-"""Callback that is called with every record."""
-
-
-@dataclass
-class Pace:
-    """Progress of a run, and an estimate of the remaining time."""
-
-    total: int
-    done: int = 0
-    here: int = 0
-    """Iterations done by this process."""
-    since: float = 0.0
-    """Time at which the first of them was done."""
-
-    def advance(self, done: int) -> None:
-        """Set the number of iterations that are done.
-
-        The first iteration of a process includes compilation. The speed is therefore measured from its end.
-        """
-        self.done, self.here = done, self.here + 1
-        if self.here == 1:
-            self.since = time.monotonic()
-
-    @property
-    def eta(self) -> str:
-        """The remaining time as [h:]mm:ss, or a dash before the second iteration of this process."""
-        if self.here < 2 and self.done < self.total:
-            return "–"
-        return clock((time.monotonic() - self.since) / max(1, self.here - 1) * (self.total - self.done))
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """A finished training run, as `rpsp.train` returns it."""
-
-    directory: Path
-    """The run directory."""
-    results: dict[str, Any]
-    """The content of its results.json."""
-
-    @property
-    def runs(self) -> list[Run]:
-        """The single runs: only this one. `Runs` has one for each seed."""
-        return [self]
-
-    @property
-    def metrics(self) -> list[Record]:
-        """The record of every iteration."""
-        return [r for r in RunDirectory(self.directory).metrics() if "iteration" in r]
-
-    @property
-    def best(self) -> Run:
-        """The run with the best final return: this one."""
-        return self
-
-    @property
-    def agent(self) -> Any:
-        """The agent of the last checkpoint."""
-        return load(self.directory)
-
-
-@dataclass(frozen=True, eq=False)
-class Runs(Run):
-    """Several finished runs, as `rpsp.train(seeds=...)` returns them. `directory` contains their run directories."""
-
-    members: tuple[Run, ...]
-
-    @property
-    def runs(self) -> list[Run]:
-        """The single runs, in the order of their seeds."""
-        return list(self.members)
-
-    @property
-    def metrics(self) -> list[Record]:
-        """The records of all runs, one run after the other. Each has the `seed` of its run as an additional field."""
-        return [{"seed": run.results["seed"], **record} for run in self.members for record in run.metrics]
-
-    @property
-    def best(self) -> Run:
-        """The run with the highest `final_return`, the first of equals. Runs without a finite return come last."""
-        return max(self.members, key=_final_return)
-
-    @property
-    def agent(self) -> Any:
-        """The agent of the best run."""
-        return self.best.agent
-
-
-def _final_return(run: Run) -> float:
-    value = run.results["final_return"]
-    return value if value is not None and math.isfinite(value) else -math.inf
+from rpsp.experiments.progress import Pace, Show, line
+from rpsp.experiments.resolve import FACTORY, check, environment_maker, read_config, resolve
+from rpsp.experiments.run_directory import RunDirectory
+from rpsp.experiments.workers import TOGETHER
+from rpsp.training.state import Record
 
 
 def train(
@@ -202,8 +102,8 @@ def start(config: TrainConfig, say: Say, show: Show, factory: Any = None) -> Run
     with compilation_cached(config.compilation_cache), _resume_hint(resolved, directory, new=True):
         _claim(directory, resolved)
         if config.seeds > 1:
-            return _train_seeds(resolved, directory, say)
-        return _train_runs([resolved], [directory], make_envs, say, show)[0]
+            return train_seeds(resolved, directory, say)
+        return train_runs([resolved], [directory], make_envs, say, show)[0]
 
 
 def _claim(directory: Path, config: TrainConfig) -> None:
@@ -257,12 +157,12 @@ def resume(
         _check_alike(configs, directories)
         sentinel.note_resume(shlex.join(["rpsp", "resume", *map(str, directories), *plugin_flag(first)]))
         with cached:
-            done = _train_runs(configs, directories, make_envs, say, show)
+            done = train_runs(configs, directories, make_envs, say, show)
         return Runs(directory.parent, {"runs": [run.results for run in done]}, tuple(done))
     with cached, _resume_hint(first, directory):
         if first.seeds > 1:
-            return _train_seeds(first, directory, say)
-        return _train_runs(configs, directories, make_envs, say, show)[0]
+            return train_seeds(first, directory, say)
+        return train_runs(configs, directories, make_envs, say, show)[0]
 
 
 def _check_alike(configs: Sequence[TrainConfig], directories: Sequence[Path]) -> None:
@@ -306,163 +206,6 @@ def _resume_hint(config: TrainConfig, directory: Path, new: bool = False) -> Ite
         raise
 
 
-def ingredients(config: TrainConfig) -> tuple[Any, Any]:
-    """Return the recipe and the training settings of a resolved configuration, as Algorithm 1 takes them."""
-    assert config.samples  # resolved
-    method = composed(config)
-    amounts = TrainingSettings(
-        samples=config.samples,
-        exploration_episodes=config.exploration_episodes,
-        exploration_samples=config.exploration_samples,
-        seed=config.seed,
-        **vars(method.loop),
-    )
-    return method.recipe, amounts
-
-
-def _train_runs(
-    configs: Sequence[TrainConfig], directories: Sequence[Path], make_envs: Callable[..., Any], say: Say, show: Show
-) -> list[Run]:
-    """Execute Algorithm 1 for one or several runs in the same environment, and write their run directories.
-
-    Several runs advance together, and the mean of their records is shown. If one run fails, the others continue.
-    """
-    # Acting makes a thousand small calls per iteration. Dispatching a call to another thread costs more than the call.
-    # (This has no effect if the user's program has used jax before.)
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
-    config, failed = configs[0], {}
-    assert config.num_envs and config.iterations is not None  # resolved
-    with ExitStack() as stack, jax.default_device(_device(config)):
-        each = zip(configs, directories, strict=True)
-        writers = [stack.enter_context(RunWriter(own, path, *ingredients(own), say)) for own, path in each]
-        unfinished = [writer for writer in writers if not writer.finished]
-        rows = config.num_envs
-        for writer in unfinished:
-            writer.num_runs = len(unfinished)
-
-        def envs(count: int) -> Any:
-            made = make_envs(rows * count)
-            for writer in unfinished:
-                writer.write_spaces(made)
-            return made
-
-        pace = Pace(config.iterations, min((writer.done for writer in unfinished), default=config.iterations))
-        steps = _train_with_retries(envs, unfinished, config.iterations, say)
-        with closing(steps):
-            for found in steps:
-                for writer, step in found:
-                    if step.error is None:
-                        writer.save(step.training, step.record)
-                    else:
-                        failed[writer.directory] = step.error
-                records = [step.record for _, step in found if step.error is None]
-                if records:
-                    record = mean_record(records)
-                    if "iteration" in record:
-                        pace.advance(int(record["iteration"]) + 1)
-                    else:
-                        say(_initialised(record))
-                    show(record, pace)
-                if PENDING:
-                    raise PENDING[0]
-        done = [Run(w.directory, w.write_results()) for w in writers if w.directory not in failed]
-    if len(failed) == len(writers) == 1:
-        raise failed[directories[0]]
-    if failed:
-        for directory, error in failed.items():
-            write_bytes(directory / FAILURE, f"{error}\n".encode())
-        raise _some_failed(
-            {str(directory): Failure(str(e), e.exit_code) for directory, e in failed.items()}, len(writers)
-        )
-    return done
-
-
-def _some_failed(failed: dict[str, Failure], count: int) -> RpspError:
-    """Return the error to raise when some of several runs failed. Each run directory contains the reason of its run."""
-    reasons = {failure.sentence for failure in failed.values()}
-    why = "; ".join(f"{Path(name).name}: {failure.sentence}" for name, failure in failed.items())
-    same = len(failed) == count and len(reasons) == 1  # the reason does not depend on the run
-    error = RpspError(*reasons if same else (f"{len(failed)} of {count} runs failed: {why}",))
-    error.exit_code = max(failure.code for failure in failed.values())
-    return error
-
-
-def mean_record(records: Sequence[Record]) -> Record:
-    """Return the mean of the records of several runs, for the metrics that all of them have. Speeds are summed."""
-    first, *others = records
-    if not others:
-        return first
-    mean = {name: sum(r[name] for r in records) / len(records) for name in first if all(name in r for r in others)}
-    return mean | {name: len(records) * value for name, value in mean.items() if name.endswith("_per_second")}
-
-
-TRIES = 3
-"""Number of attempts at an iteration whose environments fail. Every new attempt creates the environments again."""
-
-
-def _train_with_retries(
-    make_envs: Callable[[int], Any], writers: Sequence[RunWriter], iterations: int, say: Say
-) -> Generator[list[tuple[RunWriter, Any]], None, None]:
-    """Execute Algorithm 1. If environments fail, create them again and repeat the iteration.
-
-    All randomness derives from (seed, iteration), so a failure that does not happen again does not change the results.
-    If it happens again, episodes in which an environment raises are dropped and counted from then on, like episodes
-    with NaN or infinite observations. A run ends if more than `FAILED_SHARE` of a batch fail, or if environments hang
-    again.
-    """
-    tries, drop, left = 0, False, {writer: writer.take_training() for writer in writers}
-    while left:
-        going = list(left)
-        recipes = [writer.recipe for writer in going]
-        amounts = [dataclasses.replace(writer.amounts, drop_raising=drop) for writer in going]
-        try:
-            for steps in train_together(recipes, make_envs, amounts, iterations, list(left.values()), len(cores())):
-                tries = 0
-                for step in steps:
-                    left[going[step.run]] = step.training
-                    if step.error is not None:
-                        del left[going[step.run]]
-                yield [(going[step.run], step) for step in steps]
-            return
-        except EnvironmentFailure as failure:
-            tries += 1
-            if tries == TRIES:
-                raise EnvironmentFailure(
-                    f"{failure}; it was created again {TRIES - 1} times and failed each time"
-                ) from failure
-            dropping = "" if drop or tries < TRIES - 1 else "; from now on, episodes in which it raises are dropped"
-            drop = drop or tries == TRIES - 1
-            say(f"{failure}; it is created again, attempt {tries + 1} of {TRIES}{dropping}")
-
-
-def _train_seeds(config: TrainConfig, directory: Path, say: Say) -> Run:
-    """Train several seeds, each in its own run directory: together on a GPU, otherwise one process per core."""
-    write_json(directory / "config.json", dataclasses.asdict(config))
-    jobs = []
-    for seed in range(config.seed, config.seed + config.seeds):
-        own = directory / f"s{seed}"
-        alone = dataclasses.replace(config, seed=seed, seeds=1, threads=1, out=str(own))
-        jobs.append(Job(own.name, own, alone))
-    where = "the GPU" if config.device == "gpu" else f"{len(cores())} cores"
-    say(f"run directory {directory}: {config.seeds} seeds on {where}")
-    failed: dict[str, Failure] = {}
-    with closing(run_here(jobs)) as beats:
-        for job, failure in (end for beat in beats for end in beat.ended):
-            if failure is not None:
-                failed[job.name] = failure
-            say(f"{job.name}: {closing_words(job.directory) if failure is None else f'failed: {failure.sentence}'}")
-    results = [read_json(job.directory / "results.json") for job in jobs if job.name not in failed]
-    finals = [r["final_return"] for r in results if r["final_return"] is not None]
-    mean = sum(finals) / len(finals) if finals else None
-    why = {name: failure.sentence for name, failure in failed.items()}
-    content = {"directory": str(directory), "runs": results, "failed": why, "final_return": mean}
-    write_json(directory / "results.json", content)
-    if failed:
-        raise _some_failed(failed, config.seeds)
-    runs = (Run(job.directory, result) for job, result in zip(jobs, results, strict=True))
-    return Runs(directory, content, tuple(runs))
-
-
 @compilation_cached()
 def evaluate(
     directory: Path, episodes: int, checkpoint: str, seed: int, deterministic: bool, say: Say | None = None
@@ -500,38 +243,3 @@ def evaluate(
     known = read_json(directory / "results.json") if (directory / "results.json").exists() else {}
     write_json(directory / "results.json", known | {"evaluation": results})
     return results
-
-
-def line(record: Record, pace: Pace) -> str:
-    """Format the record of an iteration as one line of text."""
-    if "iteration" not in record:
-        return ""
-    refitted = {0.0: "  refit rejected", 1.0: "  refitted"}.get(record.get("refit_accepted", -1.0), "")
-    dropped = f"  dropped {record['dropped_episodes']:.0f}" if record["dropped_episodes"] else ""
-    if "astray" in record:
-        dropped += f"  update not finite ({record['astray']} in a row)"
-    if "rolled_back" in record:
-        dropped += f"  rolled back, step sizes × {record['step_scale']:g} from now on"
-    return (
-        f"{pace.done:5d}/{pace.total}  return {record['mean_return']:9.2f}  "
-        f"prediction {record['prediction_error']:.1e} (persistence {record['persistence_error']:.1e})  "
-        f"KL {record['whole_kl']:.4f}  {record['steps_per_second']:7,.0f} steps/s  ETA {pace.eta}"
-        f"{refitted}{dropped}"
-    )
-
-
-def _initialised(record: Record) -> str:
-    return (
-        f"explored {record['exploration_samples']:,.0f} random steps ({record['exploration_seconds']:.1f} s); fitted a "
-        f"filter with {record['state_size']:.0f} state dimensions ({record['initialisation_seconds']:.1f} s): held-out "
-        f"error {record['prediction_error']:.1e} of the variance, persistence {record['persistence_error']:.1e}"
-        + (f"; {record['still_readings']:.0f} observations never changed" if record.get("still_readings") else "")
-    )
-
-
-def closing_words(directory: Path) -> str:
-    """Return the final and best return of a finished run as text."""
-    results = read_json(directory / "results.json")
-    if not results["iterations"]:
-        return "0 iterations were requested"
-    return f"final return {results['final_return']:.1f}, best {results['best_return']:.1f}"

@@ -23,6 +23,7 @@ from rpsp.data.files import write_bytes
 from rpsp.errors import FileFormatError, RpspError
 from rpsp.experiments.config import TrainConfig
 from rpsp.experiments.files import read_json, record_settings
+from rpsp.experiments.locks import is_locked
 from rpsp.experiments.plugins import plugin_flag
 
 FAILURE = "failure.txt"
@@ -168,13 +169,6 @@ def done(job: Job) -> bool:
         return read_json(job.directory / "results.json").get("iterations") == job.config.iterations
     except (FileFormatError, AttributeError):  # missing or damaged; the run itself will report that
         return False
-
-
-def is_locked(directory: Path) -> bool:
-    """Return whether another process has locked a run directory. Creates no file and no directory."""
-    from rpsp.experiments.run_directory import RunDirectory  # workers import this module first: no jax before `follow`
-
-    return RunDirectory(directory).is_locked()
 
 
 class Worker:

@@ -4,6 +4,10 @@ A filter keeps a state q_t, which is a function of all observations and actions 
 and a_t.
 """
 
+# jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy.
+# The results of its differentiation, loops and linear algebra are unknown, too.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import abc
@@ -16,8 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import GetAttrKey
-from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from rpsp.data import trees
+from rpsp.data.arrays import PyTree
 from rpsp.data.batches import Batch, masked_mean
 from rpsp.errors import UsageError
 
@@ -130,7 +136,7 @@ def constant(**kwargs: Any) -> Any:
 def trainable(tree: Any) -> Any:
     """Return a tree of booleans: True at every floating-point array that is not in a field declared `constant`."""
 
-    def mark(path: tuple, leaf: Any) -> bool:
+    def mark(path: tuple[Any, ...], leaf: Any) -> bool:
         node = tree
         for key in path:
             if isinstance(key, GetAttrKey):
@@ -192,13 +198,12 @@ def unroll(
     previous_actions = jnp.where(starts[..., None], 0.0, batch.previous_actions)
     prepared = _of_each_step(filter.prepare, previous_actions, jnp.asarray(batch.previous_observations))
 
-    def scanned(q: Array, at: tuple) -> tuple[Array, Array]:
+    def scanned(q: Array, at: tuple[PyTree, Array]) -> tuple[Array, Array]:
         prepared, start = at
         q = jax.vmap(filter.advance)(jnp.where(start[:, None], filter.init(), q), prepared)
         return q, q
 
-    by_time = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (prepared, starts))
-    return jnp.swapaxes(jax.lax.scan(scanned, initial, by_time)[1], 0, 1)
+    return trees.swap(jax.lax.scan(scanned, initial, trees.swap((prepared, starts)))[1])
 
 
 def _of_each_step(function: Callable[..., PyTree], *given: Float[Array, "row time _"]) -> PyTree:
@@ -209,8 +214,12 @@ def _of_each_step(function: Callable[..., PyTree], *given: Float[Array, "row tim
     """
     rows, time = given[0].shape[:2]
     steps = tuple(x.reshape(rows * time, x.shape[2]) for x in given)
-    found = jax.lax.map(lambda x: function(*x), steps, batch_size=1024)
-    return jax.tree.map(lambda x: x.reshape(rows, time, *x.shape[1:]), found)
+
+    def of_one(given: tuple[Array, ...]) -> PyTree:
+        return function(*given)
+
+    found = jax.lax.map(of_one, steps, batch_size=1024)
+    return trees.map(lambda x: x.reshape(rows, time, *x.shape[1:]), found)
 
 
 compiled_unroll = eqx.filter_jit(unroll)
@@ -228,12 +237,12 @@ Tree = TypeVar("Tree")
 
 def to_float32(filter: Tree) -> Tree:
     """Convert the floating-point arrays of a filter to JAX arrays in float32, for running it."""
-    return jax.tree.map(lambda x: jnp.asarray(np.asarray(x, np.float32)) if _is_floating(x) else x, filter)
+    return trees.map(lambda x: jnp.asarray(np.asarray(x, np.float32)) if _is_floating(x) else x, filter)
 
 
 def to_float64(filter: Tree) -> Tree:
     """Convert the floating-point arrays of a filter to NumPy arrays in float64, for fitting it."""
-    return jax.tree.map(lambda x: np.asarray(x, np.float64) if _is_floating(x) else x, filter)
+    return trees.map(lambda x: np.asarray(x, np.float64) if _is_floating(x) else x, filter)
 
 
 def random_like(filter: Tree, *, key: PRNGKeyArray) -> Tree:
@@ -248,14 +257,14 @@ def random_like(filter: Tree, *, key: PRNGKeyArray) -> Tree:
         filter: a fitted filter.
         key: random key.
     """
-    moving, fixed = eqx.partition(filter, trainable(filter))
-    arrays, structure = jax.tree.flatten(moving)
+    moving, fixed = trees.partition(filter, trainable(filter))
+    arrays = jax.tree.leaves(moving)
     keys = jax.random.split(key, len(arrays))
     drawn = [
         jax.random.normal(k, x.shape, jnp.float32) / np.sqrt(max(1, *x.shape[:1]))
         for k, x in zip(keys, arrays, strict=True)
     ]
-    return eqx.combine(jax.tree.unflatten(structure, drawn), fixed)
+    return trees.combine(jax.tree.unflatten(jax.tree.structure(moving), drawn), fixed)
 
 
 def _is_floating(x: Any) -> bool:
@@ -314,19 +323,24 @@ class Concatenated(AbstractFilter):
     second: AbstractFilter
 
     def init(self) -> Float[Array, " q"]:
+        """Return the concatenated initial states."""
         return jnp.concatenate([self.first.init(), self.second.init()])
 
     def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
+        """Update both states."""
         return self.advance(q, self.prepare(action, observation))
 
     def prepare(self, action: Array, observation: Array) -> PyTree:
+        """Prepare both filters."""
         return self.first.prepare(action, observation), self.second.prepare(action, observation)
 
     def advance(self, q: Array, prepared: PyTree) -> Float[Array, " q"]:
+        """Advance both states."""
         n = self.first.size
         return jnp.concatenate([self.first.advance(q[:n], prepared[0]), self.second.advance(q[n:], prepared[1])])
 
     def predict(self, q: Array, action: Array) -> Float[Array, " obs"]:
+        """Predict with the first filter."""
         return self.first.predict(q[: self.first.size], action)
 
 

@@ -52,6 +52,7 @@ class Bumps(eqx.Module):
         return [np.repeat([linear, bend], [self.size - count, count]) for bend in bends]
 
     def __call__(self, youth: Float[Numbers, "*rows 1"], z: Float[Numbers, "*rows z"]) -> Float[Numbers, "*rows phi"]:
+        """Return the features of inputs z with youth y."""
         xp = z.__array_namespace__()
         z = (z - self.mean) / self.scale
         half_squares = (xp.sum(z * z, axis=-1, keepdims=True) + (self.centres**2).sum(axis=0)) / 2

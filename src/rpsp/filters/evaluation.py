@@ -72,8 +72,8 @@ def r_squared(f: Forecasts) -> float:
     dimension scores 1 if it is predicted exactly, otherwise 0.
     """
     predicted, actual = (x[:, -1].astype(np.float64) for x in f)
-    residual = np.square(predicted - actual).sum(axis=0)
-    total = np.square(actual - actual.mean(axis=0)).sum(axis=0)
+    residual: np.ndarray = np.square(predicted - actual).sum(axis=0)
+    total: np.ndarray = np.square(actual - actual.mean(axis=0)).sum(axis=0)
     varies = total > 0
     scores = np.where(varies, 1 - residual / np.where(varies, total, 1.0), residual == 0)
     return float(scores.mean())

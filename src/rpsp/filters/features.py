@@ -4,6 +4,9 @@ The maps accept one vector or rows of vectors. They work with NumPy arrays (floa
 a filter).
 """
 
+# jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import math
@@ -41,6 +44,7 @@ class RandomFourierFeatures(eqx.Module):
     """`low` and `high`: the bounds of the box."""
 
     def __call__(self, x: Float[Numbers, "*rows x"]) -> Float[Numbers, "*rows d"]:
+        """Return φ(x)."""
         xp = x.__array_namespace__()
         cos, sin = _waves(xp.clip(x, self.low, self.high), self.frequencies)
         # Two products instead of one, because on CPUs XLA computes concatenated features element by element.
@@ -167,6 +171,7 @@ class OneHotSequence(eqx.Module):
     """Number of symbols of each part of the sequence."""
 
     def __call__(self, x: Float[Numbers, "*rows x"]) -> Float[Numbers, "*rows d"]:
+        """Return the indicator of every row of x."""
         xp = x.__array_namespace__()
         out, first = xp.ones_like(x[..., :1]), 0
         for size in self.sizes:

@@ -6,17 +6,20 @@ Each coordinate of a state is a linear function of predicted observations, so re
 change the meaning of a state.
 """
 
+# jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from rpsp.data import trees
 from rpsp.data.arrays import Numbers
 from rpsp.data.batches import Batch
 from rpsp.data.linalg import NormalEquations, ridge
@@ -60,6 +63,7 @@ class InferenceFilter(AbstractFilter):
     """Principal directions of the predicted futures, scaled to about unit variance."""
 
     def init(self) -> Float[Array, " q"]:
+        """Return q_0 = 0."""
         return jnp.zeros(self.bound.shape[0] + 1)
 
     def coordinate_name(self, i: int) -> str | None:
@@ -144,7 +148,7 @@ class Inference(Belief):
 
     @property
     def min_length(self) -> int:
-        """k + 1 steps."""
+        """Minimum length of an episode: k + 1 steps."""
         return self.future + 1
 
     def fit(self, batch: Batch, held_out: Batch, *, key: PRNGKeyArray) -> InferenceFilter:
@@ -253,7 +257,7 @@ def _fit_update(
     )
 
     def with_update(W: np.ndarray) -> InferenceFilter:
-        return eqx.tree_at(lambda f: f.W, filter, W)
+        return trees.replace(lambda f: f.W, filter, W)
 
     def state_error(W: np.ndarray) -> float:
         return _mean_square((held.reached(with_update(W)) - held.states)[held.all])
@@ -285,7 +289,7 @@ def _fit_update(
         return _mean_square(phi @ W - held.observations[some])
 
     W_pred, error = _choose(equations, filter.phi_pred.penalties(settings.ridge, settings.bends), prediction_error)
-    return to_float32(eqx.tree_at(lambda f: f.W_pred, filter, W_pred)), error
+    return to_float32(trees.replace(lambda f: f.W_pred, filter, W_pred)), error
 
 
 @dataclass(frozen=True, eq=False)

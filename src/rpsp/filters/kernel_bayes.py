@@ -4,6 +4,9 @@ The update has two steps. *Extend* the state linearly to a window that is one st
 *condition* it on the action and the observation, q_{t+1} = f_cond(p_t, a_t, o_t).
 """
 
+# jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import equinox as eqx
@@ -62,6 +65,7 @@ class KernelBayesFilter(AbstractFilter):
     feature dominates it."""
 
     def init(self) -> Float[Array, " q"]:
+        """Return q_0, a parameter: at first the mean state of the training data."""
         return jnp.asarray(self.q0)
 
     @property

@@ -1,5 +1,8 @@
 """Filters that are not predictive states: an observation window and a GRU."""
 
+# jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -34,6 +37,7 @@ class ObservationWindow(AbstractFilter):
     """w: number of observations."""
 
     def init(self) -> Float[Array, " q"]:
+        """Return q_0 = 0."""
         return jnp.zeros(self.window * self.W_pred.shape[1])
 
     def exported(self) -> tuple[str, dict[str, np.ndarray]]:
@@ -41,9 +45,11 @@ class ObservationWindow(AbstractFilter):
         return "window", {}
 
     def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
+        """Append the observation to the window, and remove the oldest one."""
         return jnp.concatenate([q, observation])[observation.shape[0] :]
 
     def predict(self, q: Array, action: Array) -> Float[Array, " obs"]:
+        """Return W_predᵀ [q_t, a_t, 1]."""
         return jnp.concatenate([q, action, jnp.ones(1)]) @ self.W_pred
 
 
@@ -102,6 +108,7 @@ class GRU(AbstractFilter):
         self.q0 = jnp.zeros(size)
 
     def init(self) -> Float[Array, " q"]:
+        """Return q_0, a parameter."""
         return self.q0
 
     def exported(self) -> tuple[str, dict[str, np.ndarray]]:
@@ -116,9 +123,11 @@ class GRU(AbstractFilter):
         return "gru", {name: np.asarray(x) for name, x in weights.items()}
 
     def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
+        """Return the next state of the recurrent unit."""
         return self.cell(jnp.concatenate([observation, action]), q)
 
     def predict(self, q: Array, action: Array) -> Float[Array, " obs"]:
+        """Return the linear prediction from [q_t, a_t]."""
         return self.decoder(jnp.concatenate([q, action]))
 
 

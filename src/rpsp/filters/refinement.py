@@ -4,6 +4,11 @@ Refinement reduces the prediction error of the filter before a policy is trained
 smallest error on held-out episodes, which can be the initial filter.
 """
 
+# jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy. optax has no stubs.
+# The results of its differentiation, loops and linear algebra are unknown, too.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -17,7 +22,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from rpsp.data.arrays import Numbers
+from rpsp.data import trees
+from rpsp.data.arrays import Numbers, PyTree
 from rpsp.data.batches import Batch, masked_mean
 from rpsp.data.randomness import generator
 from rpsp.data.windows import future_mask, stack_future
@@ -95,7 +101,7 @@ def refine(
     per_epoch = -(-rows // size)
     optimiser = _optimiser(settings.learning_rate, settings.max_norm, max(1, settings.epochs * per_epoch))
     which = trainable(filter)
-    state = optimiser.init(eqx.filter(filter, which))
+    state = optimiser.init(trees.only(filter, which))
     errors, best, best_epoch = [float(_held_out_error(filter, held))], filter, 0
     rng = generator(key)
     for epoch in range(1, settings.epochs + 1):
@@ -139,7 +145,7 @@ def _without_filler(batch: Batch) -> Batch:
         x = np.asarray(x)
         return np.where(mask[..., None] if x.ndim > 2 else mask, x, 0) if x.dtype != bool else x
 
-    return jax.tree.map(blank, batch)
+    return trees.map(blank, batch)
 
 
 def horizon_loss(filter: AbstractFilter, states: Float[Array, "row time q"], futures: Futures) -> Float[Array, ""]:
@@ -185,23 +191,33 @@ def _held_out_error(filter: AbstractFilter, data: tuple[Batch, Futures | None]) 
 
 
 @eqx.filter_jit
-def _epoch(filter, state, which, segments, initial, order, optimiser):
+def _epoch(
+    filter: AbstractFilter,
+    state: optax.OptState,
+    which: PyTree,
+    segments: tuple[Batch, Futures | None],
+    initial: Numbers,
+    order: Numbers,
+    optimiser: optax.GradientTransformation,
+) -> tuple[AbstractFilter, optax.OptState]:
     """Do one pass over the segments in the given order, as one compiled scan over minibatches."""
-    moving, fixed = eqx.partition(filter, which)
+    moving, fixed = trees.partition(filter, which)
 
-    def minibatch_step(carry, chosen):
+    def minibatch_step(
+        carry: tuple[PyTree, optax.OptState], chosen: Array
+    ) -> tuple[tuple[PyTree, optax.OptState], None]:
         moving, state = carry
-        batch, futures, q = jax.tree.map(lambda x: jnp.asarray(x)[chosen], (*segments, initial))
+        batch, futures, q = trees.map(lambda x: jnp.asarray(x)[chosen], (*segments, initial))
 
-        def loss(moving):
-            filter = eqx.combine(moving, fixed)
+        def loss(moving: PyTree) -> Array:
+            filter = trees.combine(moving, fixed)
             return _loss(filter, unroll(filter, batch, q), (batch, futures))
 
         updates, state = optimiser.update(jax.grad(loss)(moving), state, moving)
         return (eqx.apply_updates(moving, updates), state), None
 
     (moving, state), _ = jax.lax.scan(minibatch_step, (moving, state), order)
-    return eqx.combine(moving, fixed), state
+    return trees.combine(moving, fixed), state
 
 
 def _segments(data: tuple[Batch, Futures | None], length: int) -> tuple[Batch, Futures | None]:
@@ -213,7 +229,7 @@ def _segments(data: tuple[Batch, Futures | None], length: int) -> tuple[Batch, F
         padded = np.pad(x, [(0, 0), (0, count * length - x.shape[1])] + [(0, 0)] * (x.ndim - 2))
         return padded.reshape(x.shape[0] * count, length, *x.shape[2:])
 
-    return jax.tree.map(cut, data)
+    return trees.map(cut, data)
 
 
 def _initial_states(filter: AbstractFilter, batch: Batch, length: int) -> Float[np.ndarray, "segments q"]:

@@ -3,6 +3,9 @@
 They are filters, so that the same functions unroll, forecast and evaluate them.
 """
 
+# jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import equinox as eqx
@@ -39,9 +42,11 @@ class Autoregression(AbstractFilter):
     """φ."""
 
     def init(self) -> Float[Array, " q"]:
+        """Return q_0 = 0."""
         return jnp.zeros(self.past * (self.W_pred.shape[1] + self.actions) + 1)
 
     def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
+        """Append the observation and the action to the history. The first observation fills the whole history."""
         o = observation.shape[0] * self.past
         seen, done, known = q[:o], q[o:-1], q[-1]
         shifted = jnp.concatenate([seen[observation.shape[0] :], observation])
@@ -51,6 +56,7 @@ class Autoregression(AbstractFilter):
         return jnp.concatenate([seen, done, known[None]])
 
     def predict(self, q: Array, action: Array) -> Float[Array, " obs"]:
+        """Return W_predᵀ [1, h_t, a_t, φ(h_t, a_t)]."""
         return _inputs(jnp.concatenate([q, action]), self.features) @ self.W_pred
 
 
@@ -58,6 +64,7 @@ class Nothing(eqx.Module):
     """Feature map without features, for a linear regression."""
 
     def __call__(self, x: Float[Numbers, "*rows x"]) -> Float[Numbers, "*rows 0"]:
+        """Return an array without columns."""
         return x[..., :0]
 
 
@@ -67,6 +74,7 @@ class Fourier(eqx.Module):
     frequencies: Float[Numbers, "x n"]
 
     def __call__(self, x: Float[Numbers, "*rows x"]) -> Float[Numbers, "*rows two_n"]:
+        """Return [cos(Ωᵀx), sin(Ωᵀx)]/√n."""
         return fourier(x, self.frequencies)
 
 

@@ -1,5 +1,8 @@
 """Predictive states for discrete observations: probability tables, learned by counting and one regression."""
 
+# jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -37,15 +40,15 @@ class TabularFilter(AbstractFilter):
 
     @property
     def size(self) -> int:
+        """Size of the state."""
         return self.W_first.shape[1] * self.W_first.shape[2]
 
     def init(self) -> Float[Array, " q"]:
+        """Return q_0 = 0."""
         return jnp.zeros(self.size)
 
     def exported(self) -> tuple[str, dict[str, np.ndarray]]:
-        """Return the arrays of act.py's `tabular`, with the part of W_ext for each action and observation as
-        W[a, o][o_k, q, a_k].
-        """
+        """Return the arrays of act.py's `tabular`; `W[a, o][o_k, q, a_k]` is W_ext for an action and observation."""
         f = to_float64(self)
         symbols, o_k, a_k = f.W_first.shape
         W = np.reshape(f.W_ext, (o_k * a_k, symbols, o_k, f.actions, a_k))
@@ -125,7 +128,7 @@ class Tabular(Belief):
 
     @property
     def min_length(self) -> int:
-        """k + 1 steps: the future and the extended future."""
+        """Minimum length of an episode: k + 1 steps, the future and the extended future."""
         return self.future + 1
 
     def fit(self, batch: Batch, held_out: Batch, *, key: PRNGKeyArray) -> TabularFilter:

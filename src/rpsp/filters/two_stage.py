@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, NamedTuple
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
+from rpsp.data import trees
 from rpsp.data.batches import Batch
 from rpsp.data.linalg import NormalEquations, conditional_operators, outer, randomized_svd
 from rpsp.data.randomness import generator
@@ -80,7 +81,7 @@ class KernelBayes(Belief):
 
     @property
     def min_length(self) -> int:
-        """k + 1 steps: the future and the shifted future."""
+        """Minimum length of an episode: k + 1 steps, the future and the shifted future."""
         return self.future + 1
 
     def fit(self, batch: Batch, held_out: Batch, *, key: PRNGKeyArray) -> AbstractFilter:
@@ -139,8 +140,10 @@ def fit_maps(index: WindowIndex, settings: KernelBayes, *, rng: np.random.Genera
     w = index.sample(SAMPLE, rng=rng)
     d, h = settings.dimension, settings.history_dimension
     windows = (w.history, h), (w.observation, d), (w.action, d), (w.future_observations, d), (w.future_actions, d)
-    options = {"frequencies": settings.frequencies, "percentile": settings.percentile, "clamp": settings.clamp}
-    return Maps(*(fit_fourier(data, size, rng=rng, **options) for data, size in windows))
+    fit = partial(
+        fit_fourier, rng=rng, frequencies=settings.frequencies, percentile=settings.percentile, clamp=settings.clamp
+    )
+    return Maps(*(fit(data, size) for data, size in windows))
 
 
 def fit_two_stage(
@@ -229,7 +232,7 @@ def fit_predictions(filter: KernelBayesFilter, batch: Batch, ridge: float) -> Ke
     for steps, w in window_index(batch, 1, filter.future_length).chunks():
         horizon.add(outer(states[steps], filter.psi_a(w.future_actions)), w.future_observations)
     solved = one_step.solve(ridge), horizon.solve(ridge)
-    return to_float32(eqx.tree_at(lambda f: (f.W_pred, f.W_hor), filter, solved))
+    return to_float32(trees.replace(lambda f: (f.W_pred, f.W_hor), filter, solved))
 
 
 class _Derived(NamedTuple):
@@ -328,7 +331,7 @@ def _stage1(
     solutions = [e.solve(ridge) for e in equations]
 
     def denoise(f: _Features) -> list[np.ndarray]:
-        out = []
+        out: list[np.ndarray] = []
         for W, (A, B) in zip(solutions, _pairs(f, U), strict=True):
             n, a, b = len(A), A.shape[1], B.shape[1]
             if settings.conditional:

@@ -21,7 +21,7 @@ BLOCK = 256  # steps of an episode whose noise is drawn at a time
 
 
 def _encoder(scalings: Sequence[Scaling | OneHot], rows: int) -> Callable[[np.ndarray], np.ndarray]:
-    """The units of agents, so many rows each."""
+    """Return the scaling of the observations of several agents that have `rows` rows each."""
     each = [scaling for scaling in scalings if isinstance(scaling, Scaling)]
     if len(each) < len(scalings):  # symbols are the same to all
         return scalings[0].encode
@@ -34,9 +34,14 @@ Lockstep = Callable[[Numbers, Numbers, Numbers, Numbers, Numbers], tuple[np.ndar
 
 
 def lockstep(agent: Agent, deterministic: bool, agents: int = 1) -> Lockstep:
-    """The compiled lockstep of this agent: taken apart once, because to do so at every step costs as much as a step.
+    """Return the compiled step of filter and policy of an agent, or of several agents.
 
-    Or of several `agents` that are stacked along a first axis; each has as many rows as the others.
+    The agent is flattened once, because flattening it at every step costs as much as the step.
+
+    Args:
+        agent: the agent; several agents are stacked along a first axis.
+        deterministic: whether to take the most probable action instead of sampling.
+        agents: number of agents. Each gets the same number of rows.
     """
     leaves, structure = jax.tree.flatten(agent)
     is_array = [isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves]
@@ -51,7 +56,7 @@ def lockstep(agent: Agent, deterministic: bool, agents: int = 1) -> Lockstep:
 def _compile_lockstep(
     structure: Any, others: tuple, deterministic: bool, agents: int
 ) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
-    """q_t = f(q_{t-1}, a_{t-1}, o_{t-1}) and a_t ~ π(· | q_t), for all rows at once; parameters are arguments."""
+    """Compile q_t = f(q_{t-1}, a_{t-1}, o_{t-1}) and a_t ~ π(· | q_t) for all rows; parameters are arguments."""
 
     def all_rows(arrays, given):
         remaining = iter(arrays)
@@ -85,9 +90,9 @@ def _compile_lockstep(
 
 
 class _Noise:
-    """The randomness of every row's actions: a stream for each episode, from which a block of steps is drawn at a time.
+    """The random numbers of every row's actions: one stream per episode, from which a block of steps is drawn at a time.
 
-    Drawn outside the compiled lockstep: to derive a key for every step in there took longer than the step itself.
+    They are drawn outside the compiled step. Deriving a key for every step in there took longer than the step itself.
     """
 
     def __init__(
@@ -102,7 +107,7 @@ class _Noise:
         """Where a row is among them."""
 
     def at(self, view: View) -> Float[np.ndarray, "row act"]:
-        """The noise of this lockstep; that of rows which do not run is left over from others."""
+        """Return the noise of this lockstep. In rows without an episode it is left over from earlier ones."""
         now = view.now % BLOCK
         for row in view.begin:
             self._generators[row] = np.random.default_rng(self._stream(row, int(view.episodes[row])))
@@ -117,7 +122,7 @@ class _Noise:
 
 
 class View(NamedTuple):
-    """What is known before a lockstep; of rows, an entry each, meaningless in those that are not running."""
+    """What is known before a lockstep. Entries of rows without an episode have no meaning."""
 
     now: int
     """The locksteps before it."""
@@ -132,5 +137,5 @@ class View(NamedTuple):
 
 
 def _seed_sequence(seed: int, *where: int) -> np.random.SeedSequence:
-    """The root of all randomness at this place in a run."""
+    """Return the root of all random numbers at this place in a run."""
     return np.random.SeedSequence(seed, spawn_key=where)

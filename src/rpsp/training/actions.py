@@ -15,7 +15,7 @@ from rpsp.errors import UsageError
 
 @dataclass(frozen=True, eq=False)
 class ActionRange:
-    """Actions of a Box in units where [−1, 1] is its range. Where it has no bounds, its own units and no clipping."""
+    """Actions of a Box, scaled so that [−1, 1] is its range. Unbounded actions are neither scaled nor clipped."""
 
     middle: Float[np.ndarray, " act"]
     half: Float[np.ndarray, " act"]
@@ -27,28 +27,29 @@ class ActionRange:
 
     @property
     def size(self) -> int:
+        """Size of an action."""
         return len(self.low)
 
     def clip(self, drawn: Float[np.ndarray, "row act"]) -> Float[np.ndarray, "row act"]:
-        """What the environment executes of the actions a policy drew, in the same units."""
+        """Clip drawn actions to the range. The result is what the environment executes, in the same units."""
         # Twice as fast as np.clip, once a lockstep.
         return np.minimum(np.maximum(drawn, self.low), self.high)
 
     def decode(self, executed: Float[np.ndarray, "row act"]) -> np.ndarray:
-        """Executed actions in the environment's own units."""
+        """Convert executed actions to the environment's own units."""
         return (executed if self._plain else executed * self.half + self.middle).astype(self.dtype)
 
     @cached_property
     def _plain(self) -> bool:
-        """Whether these are the environment's own."""
+        """Whether these are the environment's own units."""
         return bool((self.half == 1).all() and (self.middle == 0).all())
 
     def noise(self, rng: np.random.Generator, steps: int) -> Float[np.ndarray, "steps act"]:
-        """What a Gaussian policy needs to draw so many actions: standard normal numbers."""
+        """Draw what a Gaussian policy needs for this number of actions: standard normal numbers."""
         return rng.standard_normal((steps, self.size))
 
     def random(self, noise: Float[np.ndarray, "row act"]) -> Float[np.ndarray, "row act"]:
-        """Random actions of this noise."""
+        """Return random actions of this noise."""
         return noise
 
 
@@ -60,26 +61,37 @@ class ActionSymbols:
     start: int
 
     def clip(self, drawn: Float[np.ndarray, "row act"]) -> Float[np.ndarray, "row act"]:
+        """Return the actions: one-hot vectors need no clipping."""
         return drawn
 
     def decode(self, executed: Float[np.ndarray, "row act"]) -> np.ndarray:
+        """Convert one-hot vectors to the numbers of the actions in the environment."""
         return self.start + executed.argmax(axis=1)
 
     def noise(self, rng: np.random.Generator, steps: int) -> Float[np.ndarray, "steps act"]:
-        """What a categorical policy needs to draw so many actions: standard Gumbel numbers."""
+        """Draw what a categorical policy needs for this number of actions: standard Gumbel numbers."""
         return rng.gumbel(size=(steps, self.size))
 
     def random(self, noise: Float[np.ndarray, "row act"]) -> Float[np.ndarray, "row act"]:
+        """Return uniformly random actions of this noise."""
         return np.eye(self.size, dtype=np.float32)[noise.argmax(axis=1)]
 
 
 def action_units(envs: VectorEnv) -> ActionRange | ActionSymbols:
-    """The units in which an agent acts on these environments."""
+    """Return the scaling of the actions of these environments."""
     return units_of(envs.single_action_space, _name(envs))
 
 
 def units_of(space: Space, name: str = "the environment") -> ActionRange | ActionSymbols:
-    """The units in which an agent acts in this space of actions."""
+    """Return the scaling of the actions in this space.
+
+    Args:
+        space: a 1-D Box of floats, or a Discrete space.
+        name: name of the environment in messages.
+
+    Raises:
+        UsageError: if it is another space.
+    """
     if isinstance(space, Discrete):
         return ActionSymbols(int(space.n), int(space.start))
     if not isinstance(space, Box) or len(space.shape) != 1:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from rpsp.algorithms.base import Diagnostics
 from rpsp.algorithms.objectives import distributions, mean_kl
 from rpsp.algorithms.policies import Agent
+from rpsp.data import trees
 from rpsp.data.batches import Batch
 from rpsp.filters.base import predictions, unroll
 
@@ -24,12 +24,12 @@ def diagnose(old: Agent, new: Agent, batch: Batch, moved: bool) -> Diagnostics:
         batch: the episodes.
         moved: whether the filter has changed.
     """
-    batch = jax.tree.map(jnp.asarray, batch)
+    batch = trees.as_jax(batch)
     mask = jnp.asarray(batch.mask)
     before = unroll(old.filter, batch) if batch.states is None else jnp.asarray(batch.states)
     # The states of a new filter must be computed, which takes as long as acting did: a log needs only every fourth row.
     rows = slice(None, None, 4 if moved else 1)
-    after = unroll(new.filter, jax.tree.map(lambda x: x[rows], batch)) if moved else before
+    after = unroll(new.filter, trees.take(batch, rows)) if moved else before
     predicted = predictions(old.filter, before, jnp.asarray(batch.actions))
     return {
         "prediction_error": _normalised(predicted, batch),

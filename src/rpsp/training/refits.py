@@ -18,6 +18,7 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from rpsp.algorithms.policies import Agent, Network, input_scaling, with_first_layer
+from rpsp.data import trees
 from rpsp.data.batches import Batch, pack, padded, unpack
 from rpsp.data.episodes import split
 from rpsp.data.linalg import ridge
@@ -120,7 +121,7 @@ def imitating(
 
     moved = jax.lax.scan(step, (moving, optimiser.init(moving)), None, steps)[0][0]
     nearer = loss(moved) < loss(moving)
-    return eqx.combine(jax.tree.map(lambda new, old: jnp.where(nearer, new, old), moved, moving), fixed)
+    return eqx.combine(trees.where(nearer, moved, moving), fixed)
 
 
 def _predictive(agent: Agent) -> AbstractFilter:

@@ -93,8 +93,15 @@ class Found:
         return Curve(name, best.name, tuple(runs[best.name]), best.candidates)
 
     def best(self, task: str, names: Sequence[str], select: bool = False) -> Curve | None:
-        """Return the curve with the largest mean area over the iterations that all of them have; None if there is no
-        result.
+        """Return the curve with the largest mean area over the iterations that all of them have.
+
+        Args:
+            task: label of the task.
+            names: names of curves.
+            select: as in `curve`.
+
+        Returns:
+            The curve, or None if there is no result.
         """
         found = {c.name: c for name in names if (c := self.curve(task, name, select)) is not None}
         if not found:

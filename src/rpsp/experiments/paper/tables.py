@@ -79,8 +79,9 @@ DIFFERENCES: dict[str, tuple[str | Entry, ...]] = {
 
 
 def _tuned(**grid: Sequence[Any]) -> tuple[Entry, ...]:
-    """Return PPO as it was during tuning, with an initial standard deviation of 1, and with each value of the given
-    setting.
+    """Return PPO as it was during tuning, and with each value of the given setting.
+
+    The initial standard deviation was 1 then.
     """
     return _each(("rpsi-ppo",), log_std=(0.0,), **{name: (None, *values) for name, values in grid.items()})
 

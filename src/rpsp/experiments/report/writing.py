@@ -14,6 +14,7 @@ from rpsp.errors import FileFormatError, RpspError, UsageError
 from rpsp.experiments.comparison import grouped
 from rpsp.experiments.files import Say
 from rpsp.experiments.labels import word
+from rpsp.experiments.locks import is_locked
 from rpsp.experiments.report.html import (
     folded,
     frame,
@@ -22,7 +23,6 @@ from rpsp.experiments.report.html import (
 from rpsp.experiments.report.many_runs import many_runs, run_name
 from rpsp.experiments.report.one_run import EXPECTS, LATER, belief_section, one_run, video_section
 from rpsp.experiments.results import Result, read_results
-from rpsp.experiments.workers import is_locked
 
 DETAILED = 4
 """Forecasts and videos are shown for at most this many runs, because each takes seconds."""

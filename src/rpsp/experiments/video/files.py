@@ -17,8 +17,8 @@ from rpsp.experiments.video.frames import Picture
 
 def encoder() -> str | None:
     """Return the path of ffmpeg, from imageio-ffmpeg or the system; None if there is neither."""
-    try:  # an optional extra
-        from imageio_ffmpeg import get_ffmpeg_exe  # pyright: ignore[reportMissingImports]
+    try:
+        from imageio_ffmpeg import get_ffmpeg_exe  # optional extra # pyright: ignore[reportMissingImports]
 
         return get_ffmpeg_exe()
     except (ImportError, RuntimeError):
