@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,8 @@ PAGES = [
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
     if "```python" in page.read_text(encoding="utf8")
 ]
+BLOCK = re.compile(r'^```python(?: title="(\w+\.py)")?\n(.*?)^```', re.DOTALL | re.MULTILINE)
+"""A Python block. One with a title is a file of the user, which the other blocks import."""
 
 
 @pytest.fixture
@@ -40,8 +43,17 @@ def tier(page: Path) -> list[pytest.MarkDecorator]:
 )
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf8"), re.DOTALL | re.MULTILINE)
-    exec(compile("\n".join(blocks), str(page), "exec"), {"__name__": "__main__"})
+    monkeypatch.syspath_prepend(tmp_path)
+    blocks = BLOCK.findall(page.read_text(encoding="utf8"))
+    for title, code in blocks:
+        if title:
+            (tmp_path / title).write_text(code, encoding="utf8")
+    code = "\n".join(code for title, code in blocks if not title)
+    try:
+        exec(compile(code, str(page), "exec"), {"__name__": "__main__"})
+    finally:
+        for title, _ in blocks:
+            sys.modules.pop(title.removesuffix(".py"), None)
 
 
 def test_relative_links_lead_somewhere() -> None:

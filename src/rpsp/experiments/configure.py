@@ -13,6 +13,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -224,7 +225,11 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
     if origin in (types.UnionType, typing.Union):
         if type(None) in arguments and value in (None, "none"):  # TOML has no null value
             return None
-        return _checked(name, value, next(a for a in arguments if a is not type(None)))
+        *others, last = (a for a in arguments if a is not type(None))
+        for other in others:
+            with suppress(UsageError):
+                return _checked(name, value, other)
+        return _checked(name, value, last)
     if origin is Literal:
         if value not in arguments:
             raise UsageError(f"{name}: {value!r} is not one of {', '.join(map(str, arguments))}.")
