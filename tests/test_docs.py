@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from commands import run
+from guides import files_of, script_of
 
 from rpsp.cli import COMMANDS
 from rpsp.experiments.methods import METHODS
@@ -19,8 +20,6 @@ PAGES = [
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
     if "```python" in page.read_text(encoding="utf8")
 ]
-BLOCK = re.compile(r'^```python(?: title="(\w+\.py)")?\n(.*?)^```', re.DOTALL | re.MULTILINE)
-"""A Python block. One with a title is a file of the user, which the other blocks import."""
 
 
 @pytest.fixture
@@ -44,16 +43,14 @@ def tier(page: Path) -> list[pytest.MarkDecorator]:
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    blocks = BLOCK.findall(page.read_text(encoding="utf8"))
-    for title, code in blocks:
-        if title:
-            (tmp_path / title).write_text(code, encoding="utf8")
-    code = "\n".join(code for title, code in blocks if not title)
+    files = files_of(page)
+    for module, code in files.items():
+        (tmp_path / f"{module}.py").write_text(code, encoding="utf8")
     try:
-        exec(compile(code, str(page), "exec"), {"__name__": "__main__"})
+        exec(compile(script_of(page), str(page), "exec"), {"__name__": "__main__"})
     finally:
-        for title, _ in blocks:
-            sys.modules.pop(title.removesuffix(".py"), None)
+        for module in files:
+            sys.modules.pop(module, None)
 
 
 def test_relative_links_lead_somewhere() -> None:

@@ -152,7 +152,7 @@ def belief_section(directory: Path, say: Say) -> str:
     damaged: list[str] = []
     try:
         config = read_config(directory)
-        found, symbols = _forecasts(directory, config.settings.future or 5, damaged.append)
+        found, symbols = _forecasts(directory, getattr(config.settings, "future", 5), damaged.append)
     except RpspError as error:
         return f'<p class="note">No forecasts: {escape(str(error))}</p>'
     for sentence in damaged:
@@ -170,7 +170,7 @@ def _forecasts(directory: Path, horizon: int, say: Say) -> tuple[Fan, bool]:
     """Return forecasts from the middle of an episode, and whether the observations are symbols."""
     agent = load(directory, say=say)
     # With exploration noise, because deterministic episodes may show little movement. The horizon is the one that the
-    # state is fitted to predict.
+    # state is fitted to predict, if it is fitted to predict one.
     episodes = agent.evaluate(5, deterministic=False).episodes
     found = agent_fan(agent, episodes, horizon)
     middle = max(0, (len(found.truth) - found.length) // 2)
