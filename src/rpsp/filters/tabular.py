@@ -44,7 +44,7 @@ class TabularFilter(AbstractFilter):
 
     def exported(self) -> tuple[str, dict[str, np.ndarray]]:
         """Return the arrays of act.py's `tabular`, with the part of W_ext for each action and observation as
-        W[a, o][o_k, q, a_k].
+        `W[a, o][o_k, q, a_k]`.
         """
         f = to_float64(self)
         symbols, o_k, a_k = f.W_first.shape
