@@ -1,6 +1,6 @@
-"""Distributions over actions, the reactive policies that give them, and the agent. No optimiser.
+"""Distributions over actions, reactive policies, and the agent. No optimiser.
 
-Everything is written for one state; `vmap` outside.
+All functions process a single state; use `vmap` for several.
 """
 
 from __future__ import annotations
@@ -19,21 +19,25 @@ from rpsp.filters.base import AbstractFilter, Concatenated, constant
 
 
 class AbstractDistribution(eqx.Module):
-    """What every distribution over actions offers."""
+    """Base class of distributions over actions."""
 
     def sample(self, noise: Float[Array, " act"]) -> Float[Array, " act"]:
-        """An action, made of standard noise of the kind's own."""
+        """Return a random action.
+
+        Args:
+            noise: standard noise, of the kind that the distribution defines.
+        """
         raise NotImplementedError
 
     def mode(self) -> Float[Array, " act"]:
-        """The most probable action: what a deterministic policy does."""
+        """Return the most probable action, which a deterministic policy takes."""
         raise NotImplementedError
 
     def log_prob(self, action: Float[Array, " act"]) -> Float[Array, ""]:
         raise NotImplementedError
 
     def kl(self, other: AbstractDistribution) -> Float[Array, ""]:
-        """KL(self ‖ other), of two distributions of one kind."""
+        """Return KL(self ‖ other). Both must be of the same class."""
         raise NotImplementedError
 
     def entropy(self) -> Float[Array, ""]:
@@ -47,19 +51,19 @@ class Gaussian(AbstractDistribution):
     log_std: Float[Array, " act"]
 
     def sample(self, noise: Float[Array, " act"]) -> Float[Array, " act"]:
-        """a = μ + σ ε, with ε ~ N(0, I)."""
+        """Return a = μ + σ ε, with ε ~ N(0, I)."""
         return self.mean + jnp.exp(self.log_std) * noise
 
     def mode(self) -> Float[Array, " act"]:
         return self.mean
 
     def log_prob(self, action: Float[Array, " act"]) -> Float[Array, ""]:
-        """log N(a; μ, σ²) = −Σ_i ((a_i − μ_i)² / 2σ_i² + log σ_i + log(2π)/2)."""
+        """Return log N(a; μ, σ²) = −Σ_i ((a_i − μ_i)² / 2σ_i² + log σ_i + log(2π)/2)."""
         z = (action - self.mean) * jnp.exp(-self.log_std)
         return -jnp.sum(z**2 / 2 + self.log_std + jnp.log(2 * jnp.pi) / 2)
 
     def kl(self, other: AbstractDistribution) -> Float[Array, ""]:
-        """KL(N(μ, σ²) ‖ N(μ', σ'²)) = Σ_i (log σ'_i/σ_i + (σ_i² + (μ_i − μ'_i)²) / 2σ'_i² − 1/2)."""
+        """Return KL(N(μ, σ²) ‖ N(μ', σ'²)) = Σ_i (log σ'_i/σ_i + (σ_i² + (μ_i − μ'_i)²) / 2σ'_i² − 1/2)."""
         assert isinstance(other, Gaussian)
         log_ratio = self.log_std - other.log_std
         z = (self.mean - other.mean) * jnp.exp(-other.log_std)
@@ -67,12 +71,12 @@ class Gaussian(AbstractDistribution):
         return jnp.sum((jnp.expm1(2 * log_ratio) + z**2) / 2 - log_ratio)
 
     def entropy(self) -> Float[Array, ""]:
-        """Σ_i (log σ_i + log(2πe)/2)."""
+        """Return Σ_i (log σ_i + log(2πe)/2)."""
         return jnp.sum(self.log_std + jnp.log(2 * jnp.pi * jnp.e) / 2)
 
 
 class SquashedGaussian(AbstractDistribution):
-    """a = tanh(u) with u ~ N(μ, diag(exp(log_std))²): inside (−1, 1), whatever the Gaussian."""
+    """a = tanh(u) with u ~ N(μ, diag(exp(log_std))²). Actions are inside (−1, 1)."""
 
     mean: Float[Array, " act"]
     log_std: Float[Array, " act"]
@@ -83,35 +87,35 @@ class SquashedGaussian(AbstractDistribution):
         return Gaussian(self.mean, self.log_std)
 
     def sample(self, noise: Float[Array, " act"]) -> Float[Array, " act"]:
-        """a = tanh(μ + σ ε), with ε ~ N(0, I)."""
+        """Return a = tanh(μ + σ ε), with ε ~ N(0, I)."""
         return jnp.tanh(self.gaussian.sample(noise))
 
     def sample_and_log_prob(self, noise: Float[Array, " act"]) -> tuple[Float[Array, " act"], Float[Array, ""]]:
-        """The action and its log-probability, exact however near to ±1 it is."""
+        """Return an action and its log-probability, which is exact also near ±1."""
         u = self.gaussian.sample(noise)
         return jnp.tanh(u), self.gaussian.log_prob(u) - _log_slope(u)
 
     def mode(self) -> Float[Array, " act"]:
-        """tanh(μ): the median, which is what is meant by the most probable action here."""
+        """Return tanh(μ), the median. It is used in place of the most probable action."""
         return jnp.tanh(self.mean)
 
     def log_prob(self, action: Float[Array, " act"]) -> Float[Array, ""]:
-        """log π(a) = log N(u; μ, σ²) − Σ_i log(1 − tanh²(u_i)), u = artanh(a)."""
+        """Return log π(a) = log N(u; μ, σ²) − Σ_i log(1 − tanh²(u_i)), with u = artanh(a)."""
         u = jnp.arctanh(jnp.clip(action, -1 + 1e-6, 1 - 1e-6))
         return self.gaussian.log_prob(u) - _log_slope(u)
 
     def kl(self, other: AbstractDistribution) -> Float[Array, ""]:
-        """That of the Gaussians: one and the same map of both changes nothing."""
+        """Return the KL divergence of the Gaussians. KL is invariant under a shared bijection, here tanh."""
         assert isinstance(other, SquashedGaussian)
         return self.gaussian.kl(other.gaussian)
 
     def entropy(self) -> Float[Array, ""]:
-        """That of the Gaussian, an upper bound: there is no closed form after the squashing."""
+        """Return the entropy of the Gaussian, an upper bound: the exact entropy has no closed form."""
         return self.gaussian.entropy()
 
 
 def _log_slope(u: Float[Array, " act"]) -> Float[Array, ""]:
-    """Σ_i log(1 − tanh²(u_i)) = Σ_i 2 (log 2 − u_i − softplus(−2 u_i)), safe where tanh is ±1 in float32."""
+    """Return Σ_i log(1 − tanh²(u_i)) = Σ_i 2 (log 2 − u_i − softplus(−2 u_i)), finite where tanh is ±1 in float32."""
     return jnp.sum(2 * (jnp.log(2.0) - u - jax.nn.softplus(-2 * u)))
 
 
@@ -121,24 +125,24 @@ class Categorical(AbstractDistribution):
     logits: Float[Array, " act"]
 
     def sample(self, noise: Float[Array, " act"]) -> Float[Array, " act"]:
-        """a = argmax_i (logits_i + g_i), with g_i ~ Gumbel(0, 1)."""
+        """Return the one-hot action of argmax_i (logits_i + g_i), with g_i ~ Gumbel(0, 1)."""
         return self._one_hot(jnp.argmax(self.logits + noise))
 
     def mode(self) -> Float[Array, " act"]:
         return self._one_hot(jnp.argmax(self.logits))
 
     def log_prob(self, action: Float[Array, " act"]) -> Float[Array, ""]:
-        """log P(a) = Σ_i a_i log p_i."""
+        """Return log P(a) = Σ_i a_i log p_i."""
         return jnp.sum(action * jax.nn.log_softmax(self.logits))
 
     def kl(self, other: AbstractDistribution) -> Float[Array, ""]:
-        """KL(p ‖ p') = Σ_i p_i (log p_i − log p'_i)."""
+        """Return KL(p ‖ p') = Σ_i p_i (log p_i − log p'_i)."""
         assert isinstance(other, Categorical)
         ours, theirs = jax.nn.log_softmax(self.logits), jax.nn.log_softmax(other.logits)
         return jnp.sum(jnp.exp(ours) * (ours - theirs))
 
     def entropy(self) -> Float[Array, ""]:
-        """−Σ_i p_i log p_i."""
+        """Return −Σ_i p_i log p_i."""
         log_p = jax.nn.log_softmax(self.logits)
         return -jnp.sum(jnp.exp(log_p) * log_p)
 
@@ -147,7 +151,7 @@ class Categorical(AbstractDistribution):
 
 
 class Network(eqx.Module):
-    """Layers of ReLU units over z-scored inputs; the output layer is zero at first, so that all states start alike."""
+    """ReLU layers on standardised inputs. The output layer is initialised with zeros."""
 
     layers: tuple[eqx.nn.Linear, ...]
     mean: Float[Array, " q"] = constant()
@@ -170,14 +174,14 @@ class Network(eqx.Module):
         return self.layers[-1](x)
 
     def normalised(self, x: Float[Array, " units"]) -> Float[Array, " units"]:
-        """What enters the units of a layer: here as it is."""
+        """Hook for normalising pre-activations; identity here."""
         return x
 
 
 class NormedNetwork(Network):
-    """… whose layers standardise what enters their units, for every input by itself (layer normalisation, Ba et al. 2016).
+    """A `Network` with layer normalisation (Ba et al. 2016) of the pre-activations.
 
-    Its output is bounded, however far an input lies from all that it has learned.
+    Its output is bounded, also for inputs far from the training data.
     """
 
     def normalised(self, x: Float[Array, " units"]) -> Float[Array, " units"]:
@@ -185,7 +189,14 @@ class NormedNetwork(Network):
 
 
 def with_first_layer(network: Network, W: np.ndarray, bias: np.ndarray, scaling: Scaling) -> Network:
-    """The network with another first layer, for inputs in these units."""
+    """Return the network with another first layer.
+
+    Args:
+        network: the network.
+        W: the new weights.
+        bias: the new bias.
+        scaling: the new scaling of the input.
+    """
     replacements = [W, bias, scaling.mean, scaling.scale]
     return eqx.tree_at(
         lambda n: [n.layers[0].weight, n.layers[0].bias, n.mean, n.scale],
@@ -195,18 +206,30 @@ def with_first_layer(network: Network, W: np.ndarray, bias: np.ndarray, scaling:
 
 
 def in_units(network: Network, scaling: Scaling) -> Network:
-    """The same function of q, its input in other units: W z + c = W (s'/s) z' + W (μ' − μ)/s + c, z = (q − μ)/s."""
+    """Return the same function of q with another scaling of the input.
+
+        W z + c = W (s'/s) z' + W (μ' − μ)/s + c
+
+    where z = (q − μ)/s is the input in the current scaling, z' = (q − μ')/s' in the new one, and W, c are weights
+    and bias of the first layer.
+    """
     first = network.layers[0]
     W, bias, mean, scale = (np.asarray(x, np.float64) for x in (first.weight, first.bias, network.mean, network.scale))
     return with_first_layer(network, W * (scaling.scale / scale), bias + W @ ((scaling.mean - mean) / scale), scaling)
 
 
 def input_scaling(filter: AbstractFilter, states: Float[np.ndarray, "n q"], least: float = 1.0) -> Scaling:
-    """The units of a policy's input: zero mean, and of all coordinates of one filter the largest standard deviation.
+    """Return the scaling of a policy's input: zero mean, and by default one scale for all coordinates of a filter.
 
-    z-scored one by one, the last coordinates of a predictive state, which have a hundredth of the first ones' spread on
-    exploration data, would be blown up to as much noise, and leave that range as soon as the policy learns something. Or
-    a coordinate's own standard deviation, but no less than the fraction `least` of the largest.
+    That scale is the largest standard deviation. On exploration data, the last coordinates of a predictive state
+    have a hundredth of the standard deviation of the first ones. Scaled one by one, they would become noise, and
+    leave their range as soon as the policy learns something.
+
+    Args:
+        filter: the filter. A concatenated filter has one scale for each part.
+        states: states that it reached.
+        least: each coordinate is scaled by its own standard deviation, but at least by this fraction of the largest.
+            Default: 1, so that all are scaled by the largest one.
     """
     if isinstance(filter, Concatenated):
         n = filter.first.size
@@ -218,16 +241,16 @@ def input_scaling(filter: AbstractFilter, states: Float[np.ndarray, "n q"], leas
 
 
 class AbstractPolicy(eqx.Module):
-    """A reactive policy: a state in, a distribution over actions out."""
+    """Base class of reactive policies, which map a state to a distribution over actions."""
 
     def __call__(self, q: Float[Array, " q"]) -> AbstractDistribution:
         raise NotImplementedError
 
 
 class GaussianPolicy(AbstractPolicy):
-    """π(a | q) = N(μ(q), diag(exp(log_std))²): the paper's reactive policy, whose **r** is `log_std`.
+    """The paper's reactive policy, π(a | q) = N(μ(q), diag(exp(log_std))²). The paper's **r** is `log_std`.
 
-    `scaling` are the units its input is z-scored in: fitted to the states of the exploration data, then constant.
+    `scaling` standardises the input. It is fitted to the states of the exploration, and constant for gradients.
     """
 
     network: Network
@@ -251,7 +274,7 @@ class GaussianPolicy(AbstractPolicy):
 
 
 class SquashedPolicy(AbstractPolicy):
-    """π(a | q) = tanh of N(μ(q), diag(σ(q))²): spread depends on the state, log σ between −5 and 2."""
+    """π(a | q) is tanh of N(μ(q), diag(σ(q))²). σ depends on the state, with log σ between −5 and 2."""
 
     network: Network
 
@@ -296,7 +319,7 @@ class CategoricalPolicy(AbstractPolicy):
 
 
 class Agent(eqx.Module):
-    """θ = (θ_PSR, θ_re): a filter and the reactive policy on its states."""
+    """θ = (θ_PSR, θ_re): a filter and a reactive policy on its states."""
 
     filter: AbstractFilter
     policy: AbstractPolicy
