@@ -1,6 +1,7 @@
-"""Measure everything again: `python -m benchmarks [NAME …]`. Each writes benchmarks/results/NAME.json.
+"""Run the benchmarks: `python -m benchmarks [NAME …]`. Each writes benchmarks/results/NAME.json. Default: all of them.
 
-`python -m benchmarks --docs` draws docs/benchmarks.md and its figures from those files, so no figure there is typed.
+`python -m benchmarks --docs` writes docs/benchmarks.md and its figures from these files, so that no number is
+typed.
 """
 
 from __future__ import annotations

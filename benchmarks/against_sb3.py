@@ -1,8 +1,9 @@
-"""Speed beside sb3-contrib's RecurrentPPO: position-only Hopper, ten environments each. Needs `pip install rpsp[peers]`.
+"""Training speed compared with sb3-contrib's RecurrentPPO: position-only Hopper, ten environments each.
 
-One after the other, by turns, in one process: environment steps per second of the whole training loop. RecurrentPPO runs
-on what its users would give it, Gymnasium's environments one after another, positions only, with an LSTM of 64 units and
-one thread for torch, which is its fastest here, and with its default of 256 units.
+Needs `pip install rpsp[peers]`. The programs run alternately in one process. The figure is environment steps per
+second of the whole training loop. RecurrentPPO uses Gymnasium's environments, one after another, restricted to
+positions. It is measured with an LSTM of 64 units and one thread for torch, which is its fastest setting here, and
+with its default of 256 units.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def main() -> dict[str, Any]:
 
 
 def recurrent_ppo(units: int) -> float:
-    """Environment steps per second of RecurrentPPO.learn, after one rollout to warm up."""
+    """Return the environment steps per second of RecurrentPPO.learn, after one rollout to warm up."""
     import gymnasium
     import torch  # pyright: ignore[reportMissingImports]
     from sb3_contrib import RecurrentPPO  # pyright: ignore[reportMissingImports]

@@ -1,11 +1,13 @@
-"""How close does MujocoBatch come to bare physics? `python -m benchmarks.batch_stepping [--json]`
+"""Speed of MujocoBatch compared with bare physics: `python -m benchmarks.batch_stepping [--json]`
 
-Hopper, two threads, random actions, environments reset when they end. The ways of stepping are measured by turns, in
-one process, so that whatever else the machine does slows all of them alike; medians over the repetitions are reported.
+Hopper, two threads, random actions; environments are reset when they end. The ways of stepping are measured
+alternately in one process, so that other load on the machine slows all of them alike. The figures are medians over
+the repetitions.
 
-The yardstick is a loop over `mj_step` in two threads that meet only at the end, with no observation, reward or check.
-It replays a recording of MujocoBatch, the same actions and the same resets at the same moments, so that it simulates
-the same states (airborne robots are cheaper than fallen ones); that the last states agree bit for bit is checked.
+The reference is a loop over `mj_step` in two threads that synchronise only at the end, without observations,
+rewards or checks. It replays a recording of MujocoBatch, with the same actions and resets at the same steps, so
+that it simulates the same states (robots in the air are cheaper than robots on the ground). The last states are
+checked to agree bit for bit.
 """
 
 # MuJoCo's compiled modules come without type stubs.
@@ -39,11 +41,11 @@ SAMPLES = 10_000
 
 @dataclass(frozen=True)
 class Recording:
-    """What happened in a run of MujocoBatch: enough to simulate it again."""
+    """Everything that is needed to repeat a run of MujocoBatch."""
 
     actions: NDArray[np.float32]
     restarts: list[dict[int, tuple[NDArray[np.float64], ...]]]
-    """Before each step, the rows that were reset, with the positions and velocities they were reset to."""
+    """For each step, the rows that were reset before it, with their new positions and velocities."""
     final_positions: NDArray[np.float64]
 
 
@@ -71,7 +73,7 @@ def record(num_envs: int) -> Recording:
 
 
 def raw_rate(recording: Recording) -> tuple[float, float]:
-    """Steps per second of bare `mj_step`, each thread having its own half of the environments; and the cores it got."""
+    """Return the steps per second of bare `mj_step`, half of the environments in each thread, and the cores used."""
     template: Any = gymnasium.make("Hopper-v5").unwrapped
     model, frame_skip = template.model, template.frame_skip
     steps, num_envs, _ = recording.actions.shape
@@ -100,7 +102,7 @@ def raw_rate(recording: Recording) -> tuple[float, float]:
 
 
 def rate(envs: VectorEnv) -> float:
-    """Environment steps per second of a vector environment, ended rows being restarted at once."""
+    """Return the steps per second of a vector environment. Ended rows are reset at once."""
     actions = random_actions(envs.num_envs)
     restarts_itself = envs.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
     envs.reset(seed=0)
@@ -125,9 +127,9 @@ def serial(num_envs: int) -> VectorEnv:
 
 
 def main() -> dict[str, float]:
-    """Measure; returns environment steps per second, and the ratios that are promised.
+    """Measure, and return environment steps per second and their ratios.
 
-    `cores_used_by_raw` well below 2 says that the machine was busy with something else; then measure again.
+    If `cores_used_by_raw` is well below 2, the machine was busy with other work; measure again.
     """
     recording = record(100)
     cores: list[float] = []

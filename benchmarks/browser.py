@@ -1,4 +1,4 @@
-"""Debian's chromium without a screen, told what to do over a pipe (its DevTools protocol)."""
+"""Control Debian's Chromium without a screen, by its DevTools protocol over a pipe."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Browser:
             self.ask(f"{domain}.enable")
 
     def ask(self, method: str, **params: Any) -> dict[str, Any]:
-        """What a command of the protocol returns."""
+        """Send a command of the protocol, and return its result."""
         self._count += 1
         asked: dict[str, Any] = {"id": self._count, "method": method, "params": params}
         if self._session:
@@ -57,7 +57,7 @@ class Browser:
         return json.loads(message)
 
     def open(self, page: Path, width: int = 1200, height: int = 900, dark: bool = False) -> float:
-        """Show a page; the milliseconds from the request until it is loaded and the next frame has been drawn."""
+        """Open a page. Return the milliseconds until it is loaded and the next frame has been drawn."""
         self.ask(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500
         )
@@ -69,41 +69,41 @@ class Browser:
         return self.run("new Promise(done => requestAnimationFrame(() => setTimeout(() => done(performance.now()))))")
 
     def wait_for_load(self) -> None:
-        """Until the page, or the page again, is there."""
+        """Wait until the page is loaded, also after a reload."""
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._next())
 
     def run(self, script: str) -> Any:
-        """The value of an expression on the page."""
+        """Return the value of an expression on the page."""
         found = self.ask("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in found:
             raise RuntimeError(f"{script}: {found['exceptionDetails']}")
         return found["result"].get("value")
 
     def press(self, key: str) -> None:
-        """A key of the keyboard, as in "Tab"."""
+        """Press a key, such as "Tab"."""
         code = {"Tab": 9, "Enter": 13, " ": 32}[key]
         text = {"Enter": "\r", " ": " "}.get(key, "")
         for kind in ("keyDown", "keyUp"):
             self.ask("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, text=text)
 
     def move(self, x: float, y: float) -> None:
-        """The pointer, to a place in the window."""
+        """Move the pointer to a position in the window."""
         self.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def screenshot(self, path: Path) -> None:
-        """The whole page as PNG."""
+        """Return the whole page as PNG."""
         shot = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(shot["data"]))
 
     def requests(self) -> list[str]:
-        """The addresses that the page asked for, its own first."""
+        """Return the addresses that the page has requested, its own first."""
         return [e["params"]["request"]["url"] for e in self.events if e.get("method") == "Network.requestWillBeSent"]
 
 
 @contextmanager
 def browser() -> Iterator[Browser]:
-    """A browser with a profile of its own."""
+    """Start a browser with a new profile."""
     if PROGRAM is None:
         raise RuntimeError("chromium is not installed; on Debian: apt-get install chromium")
     (read_there, told), (tells, write_there) = os.pipe(), os.pipe()

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md and its figures, drawn from benchmarks/results/*.json: no number on that page is typed by hand."""
+"""Write docs/benchmarks.md and its figures from benchmarks/results/*.json, so that no figure is typed by hand."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def write_page(results: Path, docs: Path) -> None:
 
 
 GLANCES = ("prediction", "fresh", "against_sb3")
-"""The results that the README shows as well."""
+"""The results that the README also shows."""
 
 
 def _speed(figures: dict[str, Any]) -> str:
-    """The README's sentence on speed."""
+    """Return the README's sentence about speed."""
     rates = figures["steps_per_second"]
     ours = " and ".join(f"{rates[name]:,.0f} ({name})" for name in figures["ratios"])
     return (
@@ -75,7 +75,7 @@ def _speed(figures: dict[str, Any]) -> str:
 
 
 def _glance(figures: dict[str, Any], fresh: dict[str, Any]) -> str:
-    """The README's table: one step ahead, on the data of a trained policy."""
+    """Return the README's table: errors one step ahead, on data of a trained policy."""
     rows = [row for row in figures["rows"] if row["data"] == "trained policy"]
     names = ("persistence", "linear AR(10)", "kernel-bayes, refined", "GRU 32, BPTT", "inference, closed form")
     lines = []
@@ -92,7 +92,7 @@ def _glance(figures: dict[str, Any], fresh: dict[str, Any]) -> str:
 
 
 def _curves(rows: list[dict[str, Any]], task: str) -> dict[str, list[Result]]:
-    """The results of every run on a task, by method."""
+    """Return the results of every run on a task, by method."""
     curves: dict[str, list[Result]] = {}
     for row in (row for row in rows if row["env"] == task):
         name = row["method"] + (", refits" if row["settings"].get("refit_before") else "")
@@ -258,11 +258,11 @@ SHOWN = (
     "fix-psr",
     "reactive-psr",
 )
-"""The methods in the figure of a task for which there are many."""
+"""The methods in the figure of a task that was run with many methods."""
 
 
 def _block(runs: list[Result], mark: int) -> str:
-    """The mean over runs of the ten iterations ending at `mark`, and the runs themselves."""
+    """Return the mean over runs of the ten iterations that end at `mark`, and the value of each run."""
     means = [np.mean(run.returns[mark - 10 : mark]) for run in runs if len(run.returns) >= mark]
     return f"{np.mean(means):.0f} ({', '.join(f'{m:.0f}' for m in means)})" if len(means) == len(runs) else ""
 
@@ -382,7 +382,7 @@ def _together(figures: dict[str, Any], into: Path) -> str:
 
 
 def _beside(figures: dict[str, Any]) -> str:
-    """What else the machine did, where somebody wrote it down."""
+    """Return a sentence about other work on the machine, if it was recorded."""
     return f"Measured while {figures['beside']}.\n\n" if "beside" in figures else ""
 
 
@@ -443,7 +443,7 @@ def _sweep_overhead(figures: dict[str, Any], into: Path) -> str:
 
 
 def _doc(name: str) -> str:
-    """What the benchmark's own docstring says."""
+    """Return the docstring of a benchmark."""
     import ast
 
     source = (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")

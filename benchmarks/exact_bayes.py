@@ -1,8 +1,9 @@
-"""Tabular and kernel-Bayes filters against the exact Bayes filter of a small controlled hidden Markov model.
+"""Tabular and kernel-Bayes filters compared with the exact Bayes filter of a small controlled hidden Markov model.
 
 Ten random models (3 states, 3 symbols, 2 actions), 30 to 10 000 episodes of 40 steps. The error is the root mean
-square difference between predicted and exact P(o_t | past), averaged over models (geometrically); it should fall as
-1/√N. Slopes are of the points from 4000 steps on: with less data the error nears that of always predicting the average.
+square difference between predicted and exact P(o_t | past), averaged over models (geometric mean). It should
+decrease as 1/√N. Slopes are fitted to the points from 4000 steps on; with less data, the error approaches that of
+always predicting the mean.
 """
 
 from __future__ import annotations

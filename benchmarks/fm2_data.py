@@ -1,9 +1,9 @@
-"""Data of a trained policy: a two-frame policy trained by TRPO, then recorded.
+"""Data of a trained policy: a policy on two observations is trained by TRPO, then recorded.
 
-    python -m benchmarks.fm2_data InvertedPendulum-v5 60 [seed]      trains, printing the return of every iteration
+    python -m benchmarks.fm2_data InvertedPendulum-v5 60 [seed]      trains, and prints the return of every iteration
 
-A predictive model must be judged on the data of a policy that has learned something: random Hopper episodes last 20
-steps. The quickest such policy is finite memory, FM2, which needs no model.
+Predictive models are compared on the data of a trained policy, because random Hopper episodes last only 20 steps.
+Finite memory (FM2) is used because it is the fastest to train and needs no model.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Log = Callable[[int, dict[str, float]], None]
 def trained_policy_data(
     env_id: str, *, iterations: int, samples: int, seed: int, log: Log | None = None
 ) -> list[Episode]:
-    """Episodes of an FM2 policy after `iterations` of TRPO on a paper task: `samples` steps to fit, as many to test.
+    """Return episodes of an FM2 policy after `iterations` iterations of TRPO on one of the paper's tasks.
 
-    At least 2 · `samples` steps, episodes in the order they were started: take alternate ones to fit and to test.
-    Observations are the task's own, unscaled; actions are the executed ones, scaled so that [−1, 1] is their range.
-    Training takes the task's own batch size. `log(iteration, diagnostics)` is called every iteration.
+    There are at least 2 · `samples` steps, with episodes in the order in which they were started: use alternate
+    ones to fit and to test. Observations are unscaled; actions are the executed ones, scaled to [−1, 1]. Training
+    uses the batch size of the task. `log(iteration, diagnostics)` is called after every iteration.
     """
     task = TASKS[env_id]
     envs = make(env_id, max(1, task.batch_samples // task.max_episode_steps))

@@ -1,7 +1,8 @@
-"""The claims that settings were tuned on, on data that no setting was chosen by: other seeds, other systems.
+"""The claims of `prediction` and `kalman` on data that was not used to choose settings: other seeds and systems.
 
-While the filters were developed, some defaults were chosen with the test data of `prediction` and the systems of `kalman` in
-view (the inference filter's dimension and bumps, the epochs of refinement, the length of the future). Here nothing was.
+During the development of the filters, some defaults were chosen with the test data of `prediction` and the systems
+of `kalman` (the dimension and basis functions of the inference filter, the epochs of refinement, the length of the
+future). No setting was chosen with the data used here.
 """
 
 from __future__ import annotations

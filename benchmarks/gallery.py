@@ -1,4 +1,4 @@
-"""The pictures of the README and the docs: what a belief fitted to a hopping Hopper expects; the tutorial; the Tiger."""
+"""Figures of the README and the docs: forecasts for a hopping Hopper, the tutorial, the Tiger problem."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def tutorial(into: Path) -> None:
-    """The figures that the code of docs/tutorial.md draws, by running it."""
+    """Draw the figures of docs/tutorial.md by running its code."""
     page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     before = Path.cwd()

@@ -1,8 +1,9 @@
-"""What an update costs on CPU and GPU, for 1, 10 and 100 agents at once. Needs a GPU that jax can use.
+"""Time of an update on CPU and GPU, for 1, 10 and 100 agents at once. Needs a GPU that jax can use.
 
-One batch of position-only Hopper (15 rows of 1000 steps) is collected with a random policy; the update of each method is
-then compiled for n agents at once (`vmap` over parameters, memory and batch) on each device, and timed after a first call.
-On the CPU more than one agent at once is not measured where it would take minutes: there, seeds run one a core.
+One batch of position-only Hopper (15 rows of 1000 steps) is collected with a random policy. The update of each
+method is then compiled for n agents (`vmap` over parameters, memory and batch) on each device, and timed after a
+first call. Several agents on the CPU are measured only where this takes less than minutes, because on a CPU each
+seed has its own core.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def one_update(method: str) -> tuple[Any, Any, Any, Any]:
 
 
 def timed(algorithm: Any, many: Any) -> dict[str, float]:
-    """Seconds of one update of all agents: with compilation, then the median of three without."""
+    """Return the seconds of one update of all agents: the first with compilation, then the median of three without."""
     step = eqx.filter_jit(eqx.filter_vmap(lambda *given: algorithm.step(*given, key=jax.random.key(0))))
     seconds = []
     for _ in range(4):

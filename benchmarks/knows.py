@@ -1,9 +1,10 @@
-"""How much of the true state can be read off a belief, and off a window of two readings? Positions only, disturbed.
+"""How much of the true state can be recovered linearly from a belief, and from a window of two observations?
 
-Random motion of four robots is explored twice with one seed: once as the agent sees it, once as it is. (Random actions do
-not depend on what is seen.) The inference filter is fitted to what is seen in 20 000 steps; then a linear reader is fitted
-from its states, from the last two readings, or from both, to the positions and velocities of the same moment. The table has
-the share of their variance that it explains on 8 000 other steps, mean over coordinates.
+Random motion of four robots is explored twice with the same seed: once with the agent's observations (positions
+only, disturbed), and once with the true states. Random actions do not depend on observations. The inference filter
+is fitted to 20 000 steps of observations. Then a linear regression is fitted from its states, from the last two
+observations, or from both, to the positions and velocities at the same time. The table shows the fraction of their
+variance that it explains on 8 000 other steps, as the mean over coordinates.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ DISTURBANCES: dict[str, dict[str, Any]] = {
     "two steps late": {"obs_latency": 2},
 }
 SEEDS = {0: 20_000, 1: 8_000}
-"""Of what is fitted to and what is held out, and how many steps of each."""
+"""Number of steps by seed: the data to fit, and the held-out data."""
 
 
 def main() -> dict[str, Any]:
@@ -39,7 +40,7 @@ def main() -> dict[str, Any]:
 
 
 def measure(task: str, disturbance: dict[str, Any]) -> dict[str, float]:
-    """The shares that a linear reader explains, of positions and of velocities."""
+    """Return the fractions of variance that a linear regression explains, for positions and for velocities."""
     seen, held_seen = (explored(task, seed, observe="positions", **disturbance) for seed in SEEDS)
     true, held_true = (explored(task, seed, observe="all") for seed in SEEDS)
     model = rpsp.PredictiveStateModel(past=10, future=5).fit(seen)
@@ -72,13 +73,13 @@ def explored(task: str, seed: int, **sensors: Any) -> list[Episode]:
 
 
 def window(episode: Episode) -> np.ndarray:
-    """The last two readings before each action; at first the same one twice."""
+    """Return the last two observations before each action; at the first step, the same one twice."""
     now = episode.observations[:-1]
     return np.concatenate([now, np.concatenate([now[:1], now[:-1]])], axis=1)
 
 
 def share(X: np.ndarray, Y: np.ndarray, held_X: np.ndarray, held_Y: np.ndarray) -> np.ndarray:
-    """1 − squared error over variance, coordinate by coordinate, of a linear reader fitted to X and Y."""
+    """Return 1 − squared error / variance of a linear regression from X to Y, for each coordinate."""
     scaling = fit_scaling(X)
     X, held_X = (np.insert(scaling.encode(x), 0, 1.0, axis=1) for x in (X, held_X))
     error = held_Y - held_X @ ridge(X, Y, 1e-6 * len(X))

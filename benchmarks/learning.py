@@ -1,9 +1,10 @@
-"""Learning curves: many runs at once, each on one core, gathered into one file.
+"""Learning curves: many runs in parallel, each on one core, gathered into one file.
 
     python -m benchmarks.learning benchmarks/learning_plan.json --out benchmarks/results/learning.json --minutes 120
 
-A plan is a JSON list of {"env", "method", "seeds", "iterations", "settings"}. Runs that do not finish in time leave the
-iterations they did. The file has one row a run: its plan, and mean returns, prediction errors and samples by iteration.
+A plan is a JSON list of {"env", "method", "seeds", "iterations", "settings"}. Runs that do not finish in time
+contribute their finished iterations. The file has one row for each run: its plan, and returns, prediction errors
+and samples of each iteration.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def main(
 
 
 def curve(run: dict[str, Any], file: Path) -> dict[str, Any]:
-    """One run's plan and what it left."""
+    """Return the plan of one run and its results."""
     run = {key: value for key, value in run.items() if key != "seeds"}
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     records = [json.loads(line) for line in lines if line.endswith("}")]
@@ -60,7 +61,7 @@ def curve(run: dict[str, Any], file: Path) -> dict[str, Any]:
 
 
 def describe(row: dict[str, Any]) -> str:
-    """Means of ten iterations ending at 10, 20, …"""
+    """Print means of ten iterations that end at 10, 20, …"""
     returns = row["mean_return"]
     blocks = [f"{sum(returns[i - 10 : i]) / 10:.0f}" for i in range(10, len(returns) + 1, 10)]
     speed = sum(row["steps_per_second"]) / max(1, len(returns))

@@ -1,4 +1,4 @@
-"""One run of `learning`, on one core: a JSON line an iteration."""
+"""One run of `learning` on one core; prints one JSON line for each iteration."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Where does the time of a lockstep go? Ten rows of Hopper, two threads, rpsi-trpo trained from scratch.
+"""Time of the parts of one lockstep: ten rows of Hopper, two threads, `rpsi-trpo` trained from scratch.
 
-Timers around the parts, over all iterations but the first two, which compile; microseconds a lockstep. Little of what is
-not physics depends on how many rows there are: some hundred operations on small arrays, called from Python while the
-caches are full of physics. Ten rows fill a batch of 10 000 samples with one full episode each, and are the default;
-`--num-envs 20` shares those operations among twice as many, at the price of larger batches: all episodes that were
-started are finished.
+The parts are timed over all iterations except the first two, which include compilation; figures are microseconds
+per lockstep. Apart from physics, the time depends little on the number of rows: it consists of a few hundred
+operations on small arrays, called from Python. The default of ten rows fills a batch of 10 000 samples with one
+full episode each. `--num-envs 20` spreads these operations over twice as many rows, but makes batches larger,
+because all started episodes are finished.
 """
 
 # MuJoCo's compiled modules come without type stubs.

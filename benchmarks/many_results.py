@@ -1,8 +1,9 @@
-"""Are the results of 10 000 runs read and compared in ten seconds?
+"""Time to read and compare the results of 10 000 runs. The goal is ten seconds.
 
-Made-up run directories, as `rpsp train` leaves them: 5 tasks, 20 variants of methods, 100 seeds, 100 iterations, lines of
-metrics with all their fields and with numbers of full length. Timed is what `rpsp compare` does: reading every file,
-labels, areas, intervals of 2000 resamples, tests. The files have just been written, so the disk itself is not timed.
+The run directories are synthetic, in the form that `rpsp train` writes: 5 tasks, 20 variants of methods, 100 seeds,
+100 iterations, with all fields and full precision. The benchmark times what `rpsp compare` does: read all files,
+compute labels, areas under curves, intervals from 2000 resamples, and tests. The files have just been written, so
+reading from the disk itself is not timed.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def main() -> dict[str, Any]:
 
 
 def make(folder: Path, tasks: Sequence[str], dimensions: Sequence[int | None], seeds: int, iterations: int) -> int:
-    """Write the run directories; how many bytes of metrics they have."""
+    """Write the run directories, and return the number of bytes of their metrics."""
     rng, size, content = np.random.default_rng(0), 0, json.dumps(versions(), indent=2)
     for task in tasks:
         for method in METHODS:
@@ -71,7 +72,7 @@ def make(folder: Path, tasks: Sequence[str], dimensions: Sequence[int | None], s
 
 
 def metrics(rng: np.random.Generator, iterations: int) -> str:
-    """The lines of one run."""
+    """Return the lines of one run."""
     lines = [{"exploration_samples": 891, "exploration_return": 7.91, "state_size": 11,
               "prediction_error": rng.random(), "persistence_error": rng.random(), "exploration_seconds": rng.random(),
               "initialisation_seconds": rng.random()}]  # fmt: skip

@@ -1,8 +1,8 @@
-"""Would acting that overlaps physics be faster? Hopper, ten environments, two cores, random initial policy.
+"""Would acting in parallel with physics be faster? Hopper, ten environments, two cores, random initial policy.
 
-Two ways to do 1000 locksteps, by turns in one process: *in turn*, where all ten rows act and are then stepped by two
-threads (what `collect` does); and *overlapping*, two half-batches of five taking turns, one acting in the main thread while
-the other is stepped by a worker thread. Both call the same compiled filter and policy and the same physics.
+Two ways to do 1000 locksteps are measured alternately in one process. *In turn* (what `collect` does): all ten rows
+act, then two threads step them. *Overlapping*: of two batches of five rows, one acts in the main thread while a
+worker thread steps the other. Both use the same compiled filter and policy and the same physics.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> dict[str, Any]:
 
 
 class Half:
-    """Some environments, and what acting on them needs."""
+    """Some of the environments, and what is needed to act in them."""
 
     def __init__(self, training: Any, envs: Any):
         self.envs, self.n, self.units = envs, envs.num_envs, action_units(envs)

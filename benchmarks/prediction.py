@@ -1,8 +1,8 @@
-"""How well each filter predicts, on the four tasks, position-only: exploration data, and the data of a trained policy.
+"""Prediction errors of each filter on the four tasks, position-only, on exploration data and data of a trained policy.
 
-10 000 steps to fit and 10 000 fresh ones to test; normalised squared error 1 to 10 steps ahead. The trained policy is
-FM2 by TRPO (`benchmarks/fm2_data.py`). Two-stage and random kernel-Bayes filters are refined alike; the GRU gets three
-times the epochs, the inference filter a tenth of the learning rate.
+10 000 steps to fit and 10 000 others to test; squared error divided by variance, 1 to 10 steps ahead. The trained
+policy is FM2 with TRPO (`benchmarks/fm2_data.py`). Two-stage and random kernel-Bayes filters are refined equally;
+the GRU gets three times as many epochs, the inference filter a tenth of the learning rate.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> dict[str, Any]:
 
 
 def candidates(train: Batch, held: Batch) -> dict[str, AbstractFilter]:
-    """Every row of the table, fitted."""
+    """Return the fitted filters of all rows of the table."""
     rng, key = np.random.default_rng(0), jax.random.key(0)
     observations, actions = train.observations.shape[-1], train.actions.shape[-1]
     two_stage, inference = fit_two_stage(train, rng=rng), fit_inference(train, held, rng=rng)
@@ -69,7 +69,7 @@ def candidates(train: Batch, held: Batch) -> dict[str, AbstractFilter]:
 
 
 def standardised(fitting: list[Episode], testing: list[Episode]) -> tuple[Batch, Batch, Batch]:
-    """Training, held-out and test batches in the units of the fitting data."""
+    """Return training, held-out and test batches, standardised by the data to fit."""
     scaling = fit_scaling(np.concatenate([e.observations for e in fitting]))
 
     def scaled(episodes: list[Episode]) -> list[Episode]:
@@ -80,7 +80,7 @@ def standardised(fitting: list[Episode], testing: list[Episode]) -> tuple[Batch,
 
 
 def halves(episodes: list[Episode]) -> tuple[list[Episode], list[Episode]]:
-    """Alternate episodes to fit and to test, at most SAMPLES steps each."""
+    """Return alternate episodes to fit and to test, at most SAMPLES steps each."""
 
     def first(some: list[Episode]) -> list[Episode]:
         ends = np.cumsum([len(e) for e in some])

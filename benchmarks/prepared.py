@@ -1,4 +1,4 @@
-"""What Algorithm 1 needs, of settings of `rpsp train`."""
+"""What Algorithm 1 needs, from settings of `rpsp train`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from rpsp.training.state import Recipe, TrainingSettings
 
 
 class Prepared(NamedTuple):
-    """A run that could begin."""
+    """A run that is ready to begin."""
 
     config: TrainConfig
-    """Every amount filled in."""
+    """The configuration, with all defaults filled in."""
     make_envs: Callable[..., Any]
     recipe: Recipe
     amounts: TrainingSettings
 
 
 def prepared(**given: Any) -> Prepared:
-    """A run by the flat names of its settings."""
+    """Prepare a run from settings by their flat names."""
     config = configured(given)
     make_envs = environment_maker(config)
     assert make_envs is not None

@@ -1,11 +1,11 @@
-"""sb3-contrib's RecurrentPPO on our tasks, its curve kept as a result file beside ours. Needs `pip install rpsp[peers]`.
+"""sb3-contrib's RecurrentPPO on our tasks; its curve is saved as a result file. Needs `pip install rpsp[peers]`.
 
     python -m benchmarks.recurrent_ppo Hopper-v5 --steps 1000000 --seed 0 --out results
 
-An LSTM of 64 units, ten environments, observations and rewards normalised, everything else as sb3-contrib has it. Like our
-runs it sees positions only and is judged by what it earned while learning: the mean return, before normalisation, of the
-episodes that ended within every 10 000 steps. The file grows as the run goes. With `--models DIR` an interrupted run goes
-on: parameters, optimiser and scales are kept there, though not the episodes that were under way.
+An LSTM of 64 units, ten environments, normalised observations and rewards; otherwise sb3-contrib's defaults. As in
+our runs, it observes positions only, and the curve is the mean return during learning: of the episodes that ended
+within every 10 000 steps, before normalisation. The file is extended during the run. With `--models DIR` an
+interrupted run is continued: parameters, optimiser and scales are saved there, but not the unfinished episodes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ METHOD = "recurrent-ppo"
 
 
 def sb3_environment(task: str, seed: int, **sensors: Any) -> Any:
-    """Our batch of environments as sb3 wants it: finished rows begin anew within the step."""
+    """Return our batch of environments with sb3's interface: finished rows are reset in the same step."""
     from stable_baselines3.common.vec_env import VecEnv  # pyright: ignore[reportMissingImports]
 
     envs = environments.make(
@@ -74,7 +74,7 @@ def sb3_environment(task: str, seed: int, **sensors: Any) -> Any:
 
 
 def train(task: str, steps: int, seed: int, out: Path, models: Path | None, units: int = 64, **sensors: Any) -> Path:
-    """Learn for so many steps, on from what `models` holds; returns the file of the curve."""
+    """Train for a number of steps, continuing from the content of `models`, and return the file of the curve."""
     import sb3_contrib  # pyright: ignore[reportMissingImports]
     import torch  # pyright: ignore[reportMissingImports]
     from stable_baselines3.common.callbacks import BaseCallback  # pyright: ignore[reportMissingImports]

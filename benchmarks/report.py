@@ -1,8 +1,9 @@
-"""Is the report of 100 runs smaller than 5 MB, and does it open in a second?
+"""Size of the report of 100 runs, and the time to open it. The goals are 5 MB and one second.
 
-Made-up run directories, as `rpsp train` leaves them: 2 tasks, 5 methods, 10 seeds, 500 iterations. Opening is measured in
-headless Chromium (Debian's), from the request until the page is loaded, its script has run and the next frame is there.
-Writing is what `rpsp report` does after Python has started, and what `rpsp report --watch` does every time.
+The run directories are synthetic, in the form that `rpsp train` writes: 2 tasks, 5 methods, 10 seeds, 500
+iterations. The time to open is measured in headless Chromium (Debian's), from the request until the page is loaded,
+its script has run and the next frame is drawn. The time to write is that of `rpsp report` after Python has started,
+which is also that of each update by `rpsp report --watch`.
 """
 
 from __future__ import annotations

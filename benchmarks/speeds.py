@@ -1,8 +1,8 @@
-"""What a run takes on one core, by method: the table that `rpsp sweep --dry-run` guesses from where nothing is measured.
+"""Duration of a run on one core by composition of the method: the table that `rpsp sweep --dry-run` uses.
 
-A short run on Hopper-v5 of one method for every belief and update there is, each in a process bound to one core, as a
-sweep does it. A machine that others use too is allowed for: wall times count by the share of the core that the process
-had. `python -m benchmarks.speeds` writes src/rpsp/experiments/speeds.json.
+One method of each combination of belief and algorithm makes a short run on Hopper-v5, in a process bound to one
+core, as in a sweep. Wall times are multiplied by the fraction of the core that the process had, to correct for
+other load. `python -m benchmarks.speeds` writes src/rpsp/experiments/speeds.json.
 """
 
 from __future__ import annotations

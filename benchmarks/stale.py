@@ -1,11 +1,11 @@
-"""What is a state worth that was stored, once the filter that made it has learned more? Position-only Hopper.
+"""What is the value of a stored state after the filter has changed? Position-only Hopper.
 
-A run keeps what it saw and did after ten iterations, with the states of that moment. Thirty iterations later the same
-steps are filtered anew. The table has how far the stored states are from those: squared difference over variance, in the
-units in which the policy sees them (2 is what two unrelated states have); and the mean KL of what the policy does, now, on
-the new states and on the stored ones. `rpsi-trpo` is refitted before iterations 16 and 32 wherever that predicts better.
-The other filters learn by gradients, a GRU's of 32 units from the policy's return, the last two from their prediction error
-as well.
+A run stores its observations, actions and states after ten iterations. Thirty iterations later, the same steps are
+filtered again. The table compares the stored with the new states. Their squared difference is divided by the
+variance, in the scale in which the policy sees them (2 for unrelated states). The KL is the mean KL divergence of
+the current policy between both. `rpsi-trpo` is refitted before iterations 16 and 32 if that predicts better. The
+other filters are trained by gradients: a GRU of 32 units by the policy's return, the last two also by their
+prediction error.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 SEEDS, STORED, END = 3, 10, 40
 ELSEWHERE = 10**6
-"""The iteration whose randomness the stored steps have: none that the run comes to."""
+"""The iteration number from which the stored steps derive their randomness. The run does not reach it."""
 
 
 def main() -> dict[str, Any]:
@@ -47,7 +47,7 @@ def main() -> dict[str, Any]:
 
 
 def measure(method: str, given: dict[str, Any], seed: int) -> dict[str, float]:
-    """How far stored states are from those of the filter as it has become, and how often it was refitted in between."""
+    """Return how far stored states are from those of the current filter, and the number of refits in between."""
     config, make_envs, recipe, amounts = prepared(env="Hopper-v5", method=method, seed=seed, threads=1, **given)
     then: tuple[Agent, Batch] | None = None
     refits, now = 0.0, None
@@ -66,7 +66,7 @@ def measure(method: str, given: dict[str, Any], seed: int) -> dict[str, float]:
 
 
 def compare(then: Agent, batch: Batch, now: Agent) -> dict[str, float]:
-    """Squared difference over variance of the states of the same steps by two filters; KL of the latter's policy on them."""
+    """Return the squared difference over variance of the states by two filters, and the KL of the latter's policy."""
     stored, anew = (unroll(agent.filter, batch) for agent in (then, now))
     policy: Any = now.policy
     old, new = (np.asarray(states / policy.network.scale, np.float64)[batch.mask] for states in (stored, anew))

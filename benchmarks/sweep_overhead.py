@@ -1,8 +1,8 @@
-"""What does a sweep cost beside the bare runs? The same four runs, once as `rpsp train` after `rpsp train` on every core,
-once as `rpsp sweep`; its processes share what they compile, so the bare runs are also given such a cache.
+"""Cost of a sweep compared with bare runs: the same four runs by `rpsp train` on every core and by `rpsp sweep`.
 
-Told is the time that all processes together were computing, which a machine that is shared with others disturbs less than
-wall time (that is in the file of results). The returns of all runs are compared as well: they must be the same.
+The processes of a sweep share compiled programs, so the bare runs are also measured with such a cache. The figure
+is the computing time of all processes together, which other load disturbs less than wall time (which is in the file
+of results). The returns of all runs are checked to be the same.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> dict[str, Any]:
 
 
 def bare(out: Path, compiled: Path | None) -> None:
-    """One run after the other on every core, by hand as it were."""
+    """Run one `rpsp train` after another on every core."""
     cores = sorted(os.sched_getaffinity(0))
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     if compiled is not None:

@@ -1,8 +1,8 @@
-"""Small systems whose best predictor is known exactly: what a learned filter is measured against.
+"""Small systems whose best predictor is known exactly, as a reference for learned filters.
 
-A linear-Gaussian system with inputs, for which the Kalman filter is exact, and a controlled hidden Markov model, for
-which Bayes rule is. Time is the package's: the reset observation o_0 is emitted by the first latent state, then at
-step t ≥ 1 the action a_t moves the latent state and o_t is seen.
+A linear-Gaussian system with inputs, for which the Kalman filter is exact, and a controlled hidden Markov model,
+for which Bayes rule is exact. Time is indexed as in the package: the first latent state emits the reset observation
+o_0; at step t ≥ 1 the action a_t moves the latent state, which emits o_t.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LinearGaussian:
 
 
 def linear_gaussian(n: int, obs: int, act: int, rng: np.random.Generator) -> LinearGaussian:
-    """A random stable system: `n` latent dimensions, spectral radius 0.85 to 0.97, noise on state and observation."""
+    """Return a random stable system with `n` latent dimensions, a spectral radius of 0.85 to 0.97, and noise."""
     A = rng.standard_normal((n, n))
     A *= rng.uniform(0.85, 0.97) / np.abs(np.linalg.eigvals(A)).max()
     B = 0.5 * rng.standard_normal((n, act))
@@ -41,7 +41,7 @@ def linear_gaussian(n: int, obs: int, act: int, rng: np.random.Generator) -> Lin
 def simulate_linear_gaussian(
     system: LinearGaussian, episodes: int, steps: int, rng: np.random.Generator
 ) -> list[Episode]:
-    """Episodes under actions drawn uniformly from [-1, 1]."""
+    """Return episodes with actions drawn uniformly from [−1, 1]."""
     n, act, obs = len(system.A), system.B.shape[1], len(system.C)
     state_noise, reading_noise = np.linalg.cholesky(system.Q).T, np.linalg.cholesky(system.R).T
 
@@ -59,9 +59,10 @@ def simulate_linear_gaussian(
 
 
 def kalman_predictions(system: LinearGaussian, episodes: Sequence[Episode]) -> list[Floats]:
-    """E[o_t | o_{0:t-1}, a_{1:t}] for every step of every episode, [time, obs] each, from the known parameters.
+    """Return E[o_t | o_{0:t-1}, a_{1:t}] for every step of every episode, [time, obs] each, given the true parameters.
 
-    The time-varying filter, exact from the first step on: gains K_t = P_t Cᵀ (C P_t Cᵀ + R)⁻¹ from P_0 = I.
+    The filter is time-varying and exact from the first step on: the gains are K_t = P_t Cᵀ (C P_t Cᵀ + R)⁻¹,
+    starting from P_0 = I.
     """
     A, B, C = system.A, system.B, system.C
     P, gains = np.eye(len(A)), []
@@ -88,7 +89,7 @@ class ControlledHMM:
     emission: Floats
     """[state, symbol]"""
     first: Floats
-    """[state]: the stationary distribution under uniformly random actions, so that every step looks like any other."""
+    """[state]: the stationary distribution under uniformly random actions, so that all steps are distributed alike."""
 
     @property
     def symbols(self) -> int:
@@ -100,7 +101,7 @@ class ControlledHMM:
 
 
 def controlled_hmm(states: int, symbols: int, actions: int, rng: np.random.Generator) -> ControlledHMM:
-    """A random model with uneven transitions and emissions (Dirichlet ½ and 0.3)."""
+    """Return a random model with uneven transitions and emissions (Dirichlet ½ and 0.3)."""
     transition = rng.dirichlet(np.full(states, 0.5), (actions, states))
     emission = rng.dirichlet(np.full(symbols, 0.3), states)
     # π (M − I) = 0 and Σπ = 1, as one least-squares problem.
@@ -110,7 +111,7 @@ def controlled_hmm(states: int, symbols: int, actions: int, rng: np.random.Gener
 
 
 def simulate_hmm(hmm: ControlledHMM, episodes: int, steps: int, rng: np.random.Generator) -> list[Episode]:
-    """Episodes of symbols (one column of whole numbers, as a user records them) under uniformly random actions."""
+    """Return episodes of symbols (one column of whole numbers) under uniformly random actions."""
 
     def draw(p: Floats) -> NDArray[np.int64]:
         return np.minimum((p.cumsum(axis=-1) < rng.random((len(p), 1))).sum(axis=-1), p.shape[-1] - 1)
@@ -126,13 +127,13 @@ def simulate_hmm(hmm: ControlledHMM, episodes: int, steps: int, rng: np.random.G
 
 
 def one_hot(hmm: ControlledHMM, episodes: Iterable[Episode]) -> list[Episode]:
-    """The same episodes with symbols as one-hot vectors, the form in which filters see them."""
+    """Return the same episodes with symbols as one-hot vectors, as filters need them."""
     seen, done = np.eye(hmm.symbols), np.eye(hmm.actions)
     return [Episode(seen[_symbols(e.observations)], done[_symbols(e.actions)]) for e in episodes]
 
 
 def bayes_predictions(hmm: ControlledHMM, episodes: Iterable[Episode]) -> list[Floats]:
-    """P(o_t | o_{0:t-1}, a_{1:t}) for every step of every episode of symbols, [time, symbols] each, by Bayes rule."""
+    """Return P(o_t | o_{0:t-1}, a_{1:t}) for every step of every episode, [time, symbols] each, by Bayes rule."""
     out = []
     for episode in episodes:
         observations, actions = _symbols(episode.observations), _symbols(episode.actions)

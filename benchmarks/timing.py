@@ -1,6 +1,7 @@
-"""Time and memory of fitting and filtering, on one core: each measurement is a process of its own, bound to one core.
+"""Time and memory of fitting and filtering, on one core. Each measurement runs in its own process, bound to one core.
 
-Data shaped like Hopper's (5 observations, 3 actions) from a linear-Gaussian system, so that nothing else is timed.
+The data have the dimensions of Hopper's (5 observations, 3 actions) and come from a linear-Gaussian system, so that
+no simulation is timed.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def answer(question: str) -> dict[str, float]:
 
 
 def _filtering(train: Any, held: Any, fits: dict[str, Callable]) -> dict[str, float]:
-    """Seconds for the states of 10 rows × 1000 steps, after compilation; of the paper's filter also with XLA's cosines."""
+    """Return the seconds to filter 10 rows of 1000 steps, compiled; the paper's filter also with XLA's cosines."""
     import jax
     import jax.numpy as jnp
     import numpy as np

@@ -1,7 +1,8 @@
-"""Many agents at once: seconds of an iteration for 1 to 64 agents, position-only Hopper. Needs a GPU that jax can use.
+"""Training many agents at once: seconds of an iteration for 1 to 64 agents, position-only Hopper. Needs a GPU.
 
-The same recipe with as many seeds; updates as one compiled program on the GPU, physics in threads on the host. An iteration
-is the median of those after the first three, which compile.
+The agents have the same method and different seeds. Their updates are one compiled program on the GPU; physics runs
+in threads on the host. The figure is the median over all iterations except the first three, which include
+compilation.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "rpsi-ppo": {},
 }
 NO_REFIT = {"refit_before": [ITERATIONS + 1]}
-"""Not yet: a filter that is never refitted has a state of its own size, and agents of one size alone go together."""
+"""A refit that the measurement does not reach. States of filters that will be refitted have one size, and only agents
+of one size are trained together."""
 AGENTS = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -38,7 +40,7 @@ def main() -> dict[str, Any]:
 
 
 def measure(method: str, agents: int) -> dict[str, float]:
-    """Seconds of an iteration of so many agents, and of its parts."""
+    """Return the seconds of an iteration of this number of agents, and of its parts."""
     config, make_envs, recipe, amounts = prepared(env="Hopper-v5", method=method, **METHODS[method], **NO_REFIT)
     settings = [dataclasses.replace(amounts, seed=seed) for seed in range(agents)]
     rows = config.num_envs or 1

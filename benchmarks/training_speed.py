@@ -1,10 +1,11 @@
-"""How fast is the whole training loop beside bare physics? Hopper, 10 000 samples an iteration, two threads.
+"""Speed of the whole training loop compared with bare physics: Hopper, 10 000 samples per iteration, two threads.
 
-Measured in one process: iterations of training as `rpsp train` does them, everything included (acting, packing, update,
-diagnostics, refits, checkpoint), and after every three of them bare `mj_step` (see `batch_stepping`). A method's ratio is
-its steps over those that bare physics would have done in the same time, at the speed it had just before and after: the
-machine's own speed drifts. Compilations are counted, and the process's memory is looked at, over the whole run. An
-iteration has more than 10 000 steps because the episodes that were started are finished; the more environments, the more.
+Each iteration does what `rpsp train` does (acting, packing, update, diagnostics, refits, checkpoint). After every
+three iterations, bare `mj_step` is timed in the same process (see `batch_stepping`). The ratio is the number of
+environment steps divided by the number that bare physics would have done in the same time, at its speed just before
+and after, because the speed of the machine drifts. Compilations are counted and memory is measured over the whole
+run. An iteration has more than 10 000 steps because started episodes are finished; with more environments there are
+more of them.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ RUNS = (
     ("rpsp-alt", 15, 10),
     ("rpsp-alt", 15, 20),
 )
-"""Methods, how many iterations of each, and in how many environments: ten unless told, `--num-envs`."""
+"""Method, number of iterations, number of environments."""
 TOGETHER = 3
-"""So many iterations are measured at a time."""
+"""Number of iterations per measurement."""
 STEP_COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
@@ -48,7 +49,7 @@ def main() -> dict[str, Any]:
 
 
 def measure(method: str, iterations: int, num_envs: int, recording: Recording) -> dict[str, Any]:
-    """The speed of all iterations but the first three, which compile; compilations and memory by iteration."""
+    """Return the speed over all iterations except the first, which compile, and compilations and memory."""
     config, make_envs, recipe, amounts = prepared(
         env="Hopper-v5", method=method, threads=2, iterations=iterations, num_envs=num_envs
     )
@@ -95,7 +96,7 @@ def measure(method: str, iterations: int, num_envs: int, recording: Recording) -
 
 
 def resident_megabytes() -> float:
-    """Memory that the process holds now."""
+    """Return the memory of the process in MiB."""
     pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
     return pages * resource.getpagesize() / 2**20
 

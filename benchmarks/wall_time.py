@@ -1,9 +1,9 @@
-"""Wall time to the return that RecurrentPPO has on position-only Hopper after 300 000 steps. Needs `rpsp[peers]`.
+"""Wall time to reach RecurrentPPO's return on position-only Hopper after 300 000 steps. Needs `rpsp[peers]`.
 
-That return is the mean over its runs in `results/`. RecurrentPPO's time to it is 300 000 steps at the rate measured here,
-just before and after; ours is measured from the start of a run, exploration, fit and compilation included, to the end of
-the first ten iterations in a row that have that mean return, of 80 at most (of PPO, whose are shorter, 200, and of SAC
-120). Both with one thread.
+That return is the mean over the runs in `results/`. RecurrentPPO's time is that of 300 000 steps at the speed
+measured here, just before and after. Our time is measured from the start of a run, including exploration, fit and
+compilation, to the end of the first ten consecutive iterations with at least that mean return. Runs end after 80
+iterations (PPO, whose iterations are shorter: 200; SAC: 120). All use one thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rpsp.training.loop import train
 STEPS = 300_000
 SEEDS = 3
 METHODS = {"rpsi-trpo": 80, "rpsi-ppo": 200, "rpsi-sac": 120}
-"""And after how many iterations to give up."""
+"""Methods, and their maximum number of iterations."""
 
 
 def main() -> dict[str, Any]:
@@ -43,14 +43,14 @@ def main() -> dict[str, Any]:
 
 
 def peers_return() -> float:
-    """RecurrentPPO's mean return at 300 000 steps, over the seeds there are."""
+    """Return RecurrentPPO's mean return at 300 000 steps, over all available seeds."""
     found, _ = read_results([Path(__file__).parents[1] / "results"])
     peers = [run for run in found if run.task == "Hopper-v5" and run.method == "recurrent-ppo"]
     return statistics.mean(return_at(STEPS, run.steps, run.returns) for run in peers)
 
 
 def measure(method: str, seed: int, wanted: float) -> dict[str, float | None]:
-    """Seconds and environment steps until ten iterations in a row have a mean return as wanted; None if they never do."""
+    """Return seconds and steps until ten consecutive iterations reach a mean return; None if they do not."""
     started = time.perf_counter()
     config, make_envs, recipe, amounts = prepared(env="Hopper-v5", method=method, seed=seed, threads=1)
     returns: list[float] = []

@@ -1,4 +1,4 @@
-"""Your own method: a filter and an algorithm in one file, usable from every command.
+"""Your own method: a filter with its belief, and an algorithm, in one file, usable from every command.
 
 The filter is an α-β tracker: it estimates the observation and its rate of change, and corrects both by a fraction of
 the prediction error. Its two gains are trained to minimise the prediction error. The algorithm is REINFORCE.
@@ -6,11 +6,13 @@ the prediction error. Its two gains are trained to minimise the prediction error
     cd examples
     rpsp train InvertedPendulum-v5 --method own_method:tracker --iterations 60 --out runs/tracker
     rpsp eval runs/tracker --plugin own_method                # name the module again, so that it is imported
-    rpsp train InvertedPendulum-v5 --method own_method:reinforced --iterations 60
+    rpsp train InvertedPendulum-v5 --method own_method:reinforced --iterations 60 --learning-rate 0.003
+    rpsp fit InvertedPendulum-v5 --kind own_method:Tracking --epochs 10
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
@@ -19,32 +21,16 @@ import numpy as np
 import optax
 import tyro
 from jaxtyping import Array, Float, PRNGKeyArray
-from rpsp.experiments.recipes import Belief
 
 import rpsp
-from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics, policy_only
-from rpsp.algorithms.objectives import (
-    advantages,
-    distributions,
-    fit_baseline,
-    linear_baseline,
-    mean_kl,
-    policy_loss,
-    rewards_to_go,
-)
-from rpsp.algorithms.policies import Agent
-from rpsp.data.batches import Batch
-from rpsp.experiments.checkpoints import READABLE
-from rpsp.experiments.methods import Method, MethodSettings
-from rpsp.filters.base import AbstractFilter, unroll
-from rpsp.filters.refinement import refine
+from rpsp.algorithms import objectives
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A filter: init, update, predict
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class Tracker(AbstractFilter):
+class Tracker(rpsp.AbstractFilter):
     """q = [x, v, 1]: x ← ô + α e and v ← v + Ba + β e, with prediction ô = x + v + Ba and error e = o − ô."""
 
     # The last coordinate is 0 before the first observation, which is used without correction.
@@ -70,17 +56,22 @@ class Tracker(AbstractFilter):
         return q[:n] + q[n : 2 * n] + action @ self.push
 
 
-READABLE["Tracker"] = Tracker  # allow checkpoints to contain this class
+# ---------------------------------------------------------------------------------------------------------------------
+# Its belief: settings, fit
+# ---------------------------------------------------------------------------------------------------------------------
 
 
-def tracking(settings: MethodSettings) -> Belief:
-    """Start with gains of 1, then minimise the prediction error on exploration data through time."""
+@dataclass(frozen=True)
+class Tracking(rpsp.Belief):
+    """Fits a tracker: gains of 1, then backpropagation of the prediction error through time."""
 
-    def initialise(batch: Batch, held: Batch, rng: np.random.Generator, key: Array) -> AbstractFilter:
-        first = Tracker(jnp.array([1.0, 1.0]), jnp.zeros((batch.actions.shape[-1], batch.observations.shape[-1])))
-        return refine(first, batch, held, key=key).filter
+    epochs: int = 20
+    """Number of epochs of training to predict."""
 
-    return Belief(initialise)
+    def fit(self, batch: rpsp.Batch, held_out: rpsp.Batch, *, key: PRNGKeyArray) -> Tracker:
+        """Return the tracker with the smallest error on held-out episodes."""
+        first = Tracker(jnp.ones(2), jnp.zeros((batch.actions.shape[-1], batch.observations.shape[-1])))
+        return rpsp.refined(first, batch, held_out, self.epochs, key=key)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -88,52 +79,50 @@ def tracking(settings: MethodSettings) -> Belief:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class Reinforce(AbstractAlgorithm):
-    """One Adam step on ℓ₁ = −Σ log π(a_t | q_t) (R_t − b_t); the filter is frozen."""
+class Reinforce(rpsp.AbstractAlgorithm):
+    """One Adam step on ℓ₁ = −Σ log π(a_t | q_t) (R_t − b_t). The filter does not change."""
 
     learning_rate: float = 1e-2
     """Step size of Adam."""
     discount: float = 0.99
     """γ."""
 
-    def init(self, agent: Agent, *, key: PRNGKeyArray) -> Any:
+    def init(self, agent: rpsp.Agent, *, key: PRNGKeyArray) -> Any:
         """Return Adam's initial state."""
-        return optax.adam(self.learning_rate).init(eqx.filter(agent, policy_only(agent)))
+        return optax.adam(self.learning_rate).init(eqx.filter(agent, self.select(agent)))
 
     @eqx.filter_jit
-    def step(self, agent: Agent, memory: Any, batch: Batch, *, key: PRNGKeyArray) -> tuple[Agent, Any, Diagnostics]:
+    def step(
+        self, agent: rpsp.Agent, memory: Any, batch: rpsp.Batch, *, key: PRNGKeyArray
+    ) -> tuple[rpsp.Agent, Any, dict[str, Array]]:
         """Return the new agent, Adam's new state, and numbers for the log."""
-        states, mask = unroll(agent.filter, batch), jnp.asarray(batch.mask)
-        returns = rewards_to_go(batch, self.discount)
-        baseline = linear_baseline(fit_baseline(states, returns, mask), states)
-        A = advantages(returns, baseline, mask)
-        moving, fixed = eqx.partition(agent, policy_only(agent))
+        states, mask = rpsp.unroll(agent.filter, batch), jnp.asarray(batch.mask)
+        returns = objectives.rewards_to_go(batch, self.discount)
+        baseline = objectives.linear_baseline(objectives.fit_baseline(states, returns, mask), states)
+        A = objectives.advantages(returns, baseline, mask)
+        moving, fixed = eqx.partition(agent, self.select(agent))
 
-        def loss(moving: Agent) -> Array:
-            return policy_loss(distributions(eqx.combine(moving, fixed).policy, states), batch, A)
+        def loss(moving: rpsp.Agent) -> Array:
+            policy = eqx.combine(moving, fixed).policy
+            return objectives.policy_loss(objectives.distributions(policy, states), batch, A)
 
         value, gradient = eqx.filter_value_and_grad(loss)(moving)
         updates, memory = optax.adam(self.learning_rate).update(gradient, memory)
         new = eqx.combine(eqx.apply_updates(moving, updates), fixed)
-        kl = mean_kl(distributions(agent.policy, states), distributions(new.policy, states), mask)
-        return new, memory, {"policy_loss": value, "kl": kl}
+        before, after = (objectives.distributions(each.policy, states) for each in (agent, new))
+        return new, memory, {"policy_loss": value, "kl": objectives.mean_kl(before, after, mask)}
 
-    def select(self, agent: Agent) -> Any:
+    def select(self, agent: rpsp.Agent) -> Any:
         """Return a tree of booleans: only the policy's parameters change."""
-        return policy_only(agent)
-
-
-def reinforce(settings: MethodSettings) -> AbstractAlgorithm:
-    """REINFORCE with the settings of a row."""
-    return Reinforce(settings.learning_rate, settings.discount)
+        return rpsp.policy_only(agent)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Two methods
 # ---------------------------------------------------------------------------------------------------------------------
 
-tracker = Method("tracker", tracking, "policy_alone", "an α-β tracker; TRPO")
-reinforced = Method("reinforced", tracking, reinforce, "an α-β tracker; REINFORCE", {"learning_rate": 1e-2})
+tracker = rpsp.Method("tracker", Tracking(), rpsp.Trpo(), "an α-β tracker; TRPO")
+reinforced = rpsp.Method("reinforced", Tracking(), Reinforce(), "an α-β tracker; REINFORCE")
 
 
 def main(iterations: int = 60, out: str | None = None) -> None:
@@ -144,7 +133,7 @@ def main(iterations: int = 60, out: str | None = None) -> None:
         out: Run directory. Default: a new directory under runs/.
     """
     run = rpsp.train("InvertedPendulum-v5", "own_method:tracker", iterations=iterations, out=out)
-    learned: Any = rpsp.load(run.directory).agent.filter
+    learned: Any = run.agent.agent.filter
     gains = np.asarray(learned.gains)
     print(
         f"final return {run.results['final_return']:.0f}; gains learned from the data: α {gains[0]:.2f}, β {gains[1]:.2f}"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from commands import run
+from guides import files_of, script_of
 
 from rpsp.cli import COMMANDS
 from rpsp.experiments.methods import METHODS
@@ -40,8 +42,15 @@ def tier(page: Path) -> list[pytest.MarkDecorator]:
 )
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf8"), re.DOTALL | re.MULTILINE)
-    exec(compile("\n".join(blocks), str(page), "exec"), {"__name__": "__main__"})
+    monkeypatch.syspath_prepend(tmp_path)
+    files = files_of(page)
+    for module, code in files.items():
+        (tmp_path / f"{module}.py").write_text(code, encoding="utf8")
+    try:
+        exec(compile(script_of(page), str(page), "exec"), {"__name__": "__main__"})
+    finally:
+        for module in files:
+            sys.modules.pop(module, None)
 
 
 def test_relative_links_lead_somewhere() -> None:

@@ -59,3 +59,16 @@ def test_a_method_of_ones_own_is_a_plugin_of_every_command(tmp_path: Path) -> No
     run("rpsp", "train", *task, "--method", "own_method:reinforced", "--iterations", "2", "--out", "run", cwd=tmp_path)
     run("rpsp", "resume", "run", "--plugin", "own_method", "--iterations", "3", cwd=tmp_path)
     run("rpsp", "eval", "run", "--plugin", "own_method", "--episodes", "2", cwd=tmp_path)
+    run(
+        "rpsp",
+        "fit",
+        "InvertedPendulum-v5",
+        "--kind",
+        "own_method:Tracking",
+        "--samples",
+        "400",
+        "--epochs",
+        "1",
+        "--inspect",
+        cwd=tmp_path,
+    )

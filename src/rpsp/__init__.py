@@ -9,28 +9,102 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rpsp.algorithms.alternating import InSequence
+    from rpsp.algorithms.base import AbstractAlgorithm, everything, filter_only, policy_only
+    from rpsp.algorithms.policies import Agent
+    from rpsp.algorithms.ppo import Ppo
+    from rpsp.algorithms.sac import Sac
+    from rpsp.algorithms.trpo import Trpo
+    from rpsp.algorithms.vrpg import Vrpg
+    from rpsp.data.batches import Batch
     from rpsp.data.episodes import Episode
     from rpsp.data.recordings import load_episodes, save_episodes
     from rpsp.envs.make import make
     from rpsp.experiments.agents import load
+    from rpsp.experiments.methods import METHODS, Method
     from rpsp.experiments.models import PredictiveStateModel
     from rpsp.experiments.runs import train
+    from rpsp.filters.base import AbstractFilter, constant, unroll
+    from rpsp.filters.belief import Belief
+    from rpsp.filters.inference import Inference
+    from rpsp.filters.memory import FiniteMemory, Recurrent
+    from rpsp.filters.refinement import refined
+    from rpsp.filters.tabular import Tabular
+    from rpsp.filters.two_stage import KernelBayes
     from rpsp.training.rollouts import explore
+    from rpsp.training.state import LoopSettings
 
     __version__: str
 
 _HOMES = {
+    "METHODS": "rpsp.experiments.methods",
+    "AbstractAlgorithm": "rpsp.algorithms.base",
+    "AbstractFilter": "rpsp.filters.base",
+    "Agent": "rpsp.algorithms.policies",
+    "Batch": "rpsp.data.batches",
+    "Belief": "rpsp.filters.belief",
     "Episode": "rpsp.data.episodes",
+    "FiniteMemory": "rpsp.filters.memory",
+    "InSequence": "rpsp.algorithms.alternating",
+    "Inference": "rpsp.filters.inference",
+    "KernelBayes": "rpsp.filters.two_stage",
+    "LoopSettings": "rpsp.training.state",
+    "Method": "rpsp.experiments.methods",
+    "Ppo": "rpsp.algorithms.ppo",
     "PredictiveStateModel": "rpsp.experiments.models",
+    "Recurrent": "rpsp.filters.memory",
+    "Sac": "rpsp.algorithms.sac",
+    "Tabular": "rpsp.filters.tabular",
+    "Trpo": "rpsp.algorithms.trpo",
+    "Vrpg": "rpsp.algorithms.vrpg",
+    "constant": "rpsp.filters.base",
+    "everything": "rpsp.algorithms.base",
     "explore": "rpsp.training.rollouts",
+    "filter_only": "rpsp.algorithms.base",
     "load": "rpsp.experiments.agents",
     "load_episodes": "rpsp.data.recordings",
     "make": "rpsp.envs.make",
+    "policy_only": "rpsp.algorithms.base",
+    "refined": "rpsp.filters.refinement",
     "save_episodes": "rpsp.data.recordings",
     "train": "rpsp.experiments.runs",
+    "unroll": "rpsp.filters.base",
 }
 
-__all__ = ["Episode", "PredictiveStateModel", "explore", "load", "load_episodes", "make", "save_episodes", "train"]
+__all__ = [
+    "METHODS",
+    "AbstractAlgorithm",
+    "AbstractFilter",
+    "Agent",
+    "Batch",
+    "Belief",
+    "Episode",
+    "FiniteMemory",
+    "InSequence",
+    "Inference",
+    "KernelBayes",
+    "LoopSettings",
+    "Method",
+    "Ppo",
+    "PredictiveStateModel",
+    "Recurrent",
+    "Sac",
+    "Tabular",
+    "Trpo",
+    "Vrpg",
+    "constant",
+    "everything",
+    "explore",
+    "filter_only",
+    "load",
+    "load_episodes",
+    "make",
+    "policy_only",
+    "refined",
+    "save_episodes",
+    "train",
+    "unroll",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -193,6 +193,8 @@ def test_windows_is_refused_in_one_sentence(monkeypatch, capsys):
 
 def test_the_package_says_its_version_and_that_it_is_typed():
     assert rpsp.__version__ == version("rpsp") and "__version__" in dir(rpsp)
+    assert sorted(rpsp.__all__) == sorted(rpsp._HOMES) and set(rpsp.__all__) <= set(dir(rpsp))
+    assert all(getattr(rpsp, name) is not None for name in rpsp.__all__)
     with pytest.raises(AttributeError, match="no attribute '__versions__'"):
         rpsp.__versions__  # noqa: B018
     assert files("rpsp").joinpath("py.typed").is_file()

@@ -1,7 +1,7 @@
-"""Rewards-to-go, the linear baseline, losses and divergences. No optimiser state.
+"""Rewards-to-go, baselines, losses and divergences. Pure functions without optimiser state.
 
-Batches are packed (see `Batch`): sums run over steps inside the mask, and nothing leaks from one episode of a row into
-another.
+Batches are packed (see `Batch`). Sums run over steps inside the mask, and values of one episode of a row do not
+affect another.
 """
 
 # jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy.
@@ -21,7 +21,14 @@ from rpsp.data.batches import Batch, Steps, masked_mean
 
 
 def rewards_to_go(batch: Batch, discount: Scalar) -> Steps:
-    """R_t = Σ_{j=t}^T γ^{j−t} r_j, summed to the end of the episode whether it terminated or ran out of time."""
+    """Compute the rewards-to-go, R_t = Σ_{j=t}^T γ^{j−t} r_j.
+
+    The sum runs to the last step T of the episode, whether it terminated or was truncated.
+
+    Args:
+        batch: the episodes.
+        discount: γ.
+    """
     rewards = jnp.where(jnp.asarray(batch.mask), jnp.asarray(batch.rewards), 0.0)
 
     def back(later: Array, at: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -36,9 +43,19 @@ def rewards_to_go(batch: Batch, discount: Scalar) -> Steps:
 def fit_baseline(
     states: Float[Array, "row time q"], returns: Steps, mask: Bool[Array, "row time"], ridge: float = 1e-5
 ) -> Float[Array, " q_1"]:
-    """w_b = argmin_w mean_t (wᵀ[q_t, 1] − R_t)² + ridge ‖w̃‖², w̃ being the weights of z-scored states.
+    """Fit the linear baseline by ridge regression, w_b = argmin_w mean_t (wᵀ[q_t, 1] − R_t)² + ridge ‖w̃‖².
 
-    z-scored, and the ridge on means, so that the normal equations are safe in float32 whatever a state's units are.
+    w̃ are the weights of the standardised states. The regression is done on standardised states, with means and not
+    sums, so that the normal equations are safe in float32 for any scale of the states.
+
+    Args:
+        states: the pre-states q_t.
+        returns: the rewards-to-go R_t.
+        mask: True at steps.
+        ridge: weight of the penalty.
+
+    Returns:
+        w_b, with the intercept last.
     """
     weight = mask / jnp.maximum(jnp.sum(mask), 1)
     q = jnp.where(mask[..., None], states, 0.0)
@@ -55,12 +72,24 @@ def fit_baseline(
 
 
 def linear_baseline(weights: Float[Array, " q_1"], states: Float[Array, "row time q"]) -> Steps:
-    """b_t = w_bᵀ [q_t, 1]."""
+    """Compute the baseline, b_t = w_bᵀ [q_t, 1].
+
+    Args:
+        weights: w_b, as `fit_baseline` returns it.
+        states: the pre-states q_t.
+    """
     return states @ weights[:-1] + weights[-1]
 
 
 def advantages(returns: Steps, baseline: Steps, mask: Bool[Array, "row time"], *, normalise: bool = True) -> Steps:
-    """A_t = R_t − b_t, if `normalise` brought to zero mean and unit variance over the batch; 0 outside the mask."""
+    """Compute the advantages, A_t = R_t − b_t; 0 outside the mask.
+
+    Args:
+        returns: the rewards-to-go R_t.
+        baseline: b_t.
+        mask: True at steps.
+        normalise: whether to standardise them over the batch.
+    """
     A = returns - baseline
     if normalise:
         mean = masked_mean(A, mask)
@@ -69,7 +98,10 @@ def advantages(returns: Steps, baseline: Steps, mask: Bool[Array, "row time"], *
 
 
 def explained_variance(returns: Steps, baseline: Steps, mask: Bool[Array, "row time"]) -> Float[Array, ""]:
-    """1 − Var(R − b) / Var(R): 1 for a perfect baseline, 0 for one no better than a constant."""
+    """Compute the explained variance, 1 − Var(R − b) / Var(R).
+
+    It is 1 for a perfect baseline, and 0 for one that is no better than a constant.
+    """
 
     def variance(x: Array) -> Array:
         return masked_mean((x - masked_mean(x, mask)) ** 2, mask)
@@ -96,7 +128,14 @@ def policy_loss(dists: AbstractDistribution, batch: Batch, advantages: Steps) ->
 def surrogate(
     dists: AbstractDistribution, old: AbstractDistribution, batch: Batch, advantages: Steps
 ) -> Float[Array, ""]:
-    """L(θ) = mean_t [π_θ(a_t | q_t) / π_old(a_t | q_t) · A_t]: TRPO's objective, per sample."""
+    """Compute the objective of TRPO, L(θ) = mean_t π_θ(a_t | q_t) / π_old(a_t | q_t) · A_t.
+
+    Args:
+        dists: π_θ(· | q_t).
+        old: π_old(· | q_t).
+        batch: the episodes, with the drawn actions a_t.
+        advantages: A_t.
+    """
     actions, mask = jnp.asarray(batch.drawn_actions), jnp.asarray(batch.mask)
     log_ratio = jnp.where(mask, log_probs(dists, actions) - log_probs(old, actions), 0.0)
     return masked_mean(jnp.exp(log_ratio) * advantages, mask)
@@ -113,11 +152,20 @@ def mean_entropy(dists: AbstractDistribution, mask: Bool[Array, "row time"]) -> 
 
 
 def gae(batch: Batch, values: Steps, after: Steps, discount: Scalar, decay: Scalar) -> Steps:
-    """Generalised advantages (Schulman et al. 2016), 0 outside the mask; with the values they make the λ-returns A + V.
+    """Compute generalised advantages (Schulman et al. 2016); 0 outside the mask.
 
-    δ_t = r_t + γ V(q_{t+1}) − V(q_t) and A_t = δ_t + γλ A_{t+1}, where nothing follows the last step of an episode:
-    A_{T+1} = 0, and V(q_{T+1}) is 0 if it terminated, `after` if it ran out of time. `values` are V(q_t); `after` is
-    looked at nowhere else. With λ (`decay`) = 1 and after = 0, A_t = R_t − V(q_t).
+        δ_t = r_t + γ V(q_{t+1}) − V(q_t)
+        A_t = δ_t + γλ A_{t+1}
+
+    After the last step T of an episode, A_{T+1} = 0, and V(q_{T+1}) is 0 if the episode terminated and `after` if
+    it was truncated. A + V are the λ-returns. With λ = 1 and after = 0, A_t = R_t − V(q_t).
+
+    Args:
+        batch: the episodes.
+        values: V(q_t).
+        after: the value of the state after each step. Used at truncated steps only.
+        discount: γ.
+        decay: λ.
     """
     mask = jnp.asarray(batch.mask)
     rewards, values = (jnp.where(mask, jnp.asarray(x), 0.0) for x in (batch.rewards, values))
@@ -140,9 +188,16 @@ def gae(batch: Batch, values: Steps, after: Steps, discount: Scalar, decay: Scal
 def clipped_surrogate(
     log_ratio: Float[Array, " step"], advantages: Float[Array, " step"], clip: Scalar
 ) -> Float[Array, ""]:
-    """mean_t min(ρ_t A_t, clip(ρ_t, 1 − ε, 1 + ε) A_t) with ρ_t = π_θ(a_t | q_t) / π_old(a_t | q_t): PPO's objective.
+    """Compute the objective of PPO, mean_t min(ρ_t A_t, clip(ρ_t, 1 − ε, 1 + ε) A_t).
 
-    Its gradient is 0 at a step whose ratio has already left 1 ± ε to the side that its advantage calls for.
+    ρ_t is the probability ratio π_θ(a_t | q_t) / π_old(a_t | q_t).
+
+    The gradient of a step is 0 if its ratio is outside 1 ± ε, on the side to which its advantage would move it.
+
+    Args:
+        log_ratio: log ρ_t.
+        advantages: A_t.
+        clip: ε.
     """
     ratio = jnp.exp(log_ratio)
     return jnp.mean(jnp.minimum(ratio * advantages, jnp.clip(ratio, 1 - clip, 1 + clip) * advantages))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from rpsp.cli.printing import console, print_json, speaker, table
 from rpsp.experiments import config as configs
+from rpsp.experiments.plugins import import_plugin, named_modules
 
 
 def fit(config: configs.FitConfig) -> None:
@@ -23,7 +25,7 @@ def fit(config: configs.FitConfig) -> None:
         for path in results["figures"]:
             say(f"drew {path}")
     else:
-        say(f"look at it: rpsp inspect {directory}")
+        say(f"look at it: {shlex.join(['rpsp', 'inspect', str(directory), *_plugin_flag(config)])}")
     print_json(config.json, results)
 
 
@@ -31,11 +33,18 @@ def inspect(config: configs.InspectConfig) -> None:
     """Draw the predictions of a fitted model beside what was observed."""
     from rpsp.experiments import fitting  # start-up time of --help: it imports jax and matplotlib
 
+    import_plugin(config.plugin)
     say = speaker(config.quiet)
     paths = [str(path) for path in fitting.inspect(Path(config.directory), config.horizon)]
     for path in paths:
         say(f"drew {path}")
     print_json(config.json, {"directory": config.directory, "figures": paths})
+
+
+def _plugin_flag(config: configs.FitConfig) -> list[str]:
+    """Return the --plugin flag that `rpsp inspect` needs: a file cannot make rpsp import a module."""
+    modules = named_modules(config.plugin, config.kind, None)
+    return ["--plugin", ",".join(modules)] if modules else []
 
 
 def _print_errors(errors: dict[str, list[float]]) -> None:

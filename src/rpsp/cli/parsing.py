@@ -119,6 +119,7 @@ def _fit_defaults(arguments: list[str]) -> Any:
     """Return the default settings of the belief."""
     from rpsp.experiments.configure import fit_settings  # loads jax: start-up time of --help
 
+    import_plugin(_value("--plugin", arguments))
     return fit_settings(_value("--kind", arguments) or configs.FitConfig.kind)
 
 

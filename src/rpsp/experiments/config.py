@@ -51,6 +51,8 @@ class FitConfig:
     """Run directory. Default: runs/SOURCE__fit-KIND__SEED__TIME."""
     inspect: bool = False
     """Also draw the figures of `rpsp inspect`."""
+    plugin: str | None = None
+    """Modules to import first, as a,b: those that define your own belief, or register environments."""
     compilation_cache: bool = True
     """Cache compiled programs in ~/.cache/rpsp/xla for later commands."""
     json: bool = False
@@ -67,6 +69,8 @@ class InspectConfig:
     """A run directory of `rpsp fit`."""
     horizon: int = 10
     """Length of the forecasts, in steps."""
+    plugin: str | None = None
+    """Modules to import first, as a,b: those that define your own belief."""
     json: bool = False
     """Print the results as one JSON object on the last line."""
     quiet: bool = False

@@ -17,6 +17,7 @@ from rpsp.experiments.compilation import compilation_cached
 from rpsp.experiments.config import FitConfig, Sensors
 from rpsp.experiments.files import Say, free_directory, read_json, record_settings, write_json
 from rpsp.experiments.models import PredictiveStateModel
+from rpsp.experiments.plugins import import_plugin
 from rpsp.training.rollouts import explore
 
 
@@ -34,6 +35,7 @@ def fit(config: FitConfig, say: Say = lambda line: None) -> dict[str, Any]:
         UsageError: if a setting is invalid.
         FileFormatError: if the source is a file that cannot be read.
     """
+    import_plugin(config.plugin)
     settings = {} if config.settings is None else vars(config.settings)
     model = PredictiveStateModel(config.kind, seed=config.seed, **settings)
     recorded = config.source.startswith(MINARI) or config.source.endswith(".npz")

@@ -54,7 +54,9 @@ class Method:
     def __post_init__(self) -> None:
         """Check the types of the parts, and that no setting is ambiguous."""
         for name, kind in (("belief", Belief), ("algorithm", AbstractAlgorithm), ("loop", LoopSettings)):
-            if not isinstance(part := getattr(self, name), kind):
+            part = getattr(self, name)
+            unread = kind is LoopSettings and type(part) is not kind  # nothing would read the fields of a subclass
+            if unread or not isinstance(part, kind):
                 raise UsageError(
                     f"method: {name} of {self.name!r} is {part!r}, not an instance of {kind.__module__}.{kind.__name__}."
                 )

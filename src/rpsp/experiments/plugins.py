@@ -19,7 +19,7 @@ def import_plugin(name: str | None) -> None:
 
 
 def named_modules(plugin: Any, method: Any, env: Any) -> list[str]:
-    """Return the modules that these settings name: plugins, and the modules of methods and environments."""
+    """Return the modules that these settings name: plugins, and the modules of methods (or beliefs) and environments."""
     plugins = plugin.split(",") if isinstance(plugin, str) else []
     homes = [name.partition(":")[0] for name in (method, env) if isinstance(name, str) and ":" in name]
     return list(dict.fromkeys([*plugins, *homes]))

@@ -25,8 +25,12 @@ from typing import Annotated, Any, Literal, NamedTuple
 import tyro
 
 from rpsp.errors import UsageError
+from rpsp.experiments.config import FitConfig, Sensors, TrainConfig
 
 PLAIN = (bool, int, float, str, types.NoneType)
+TAKEN = {f.name for cls in (TrainConfig, Sensors, FitConfig) for f in dataclasses.fields(cls)} | {"held_out", "verbose"}
+"""Names that a part cannot use: the settings of `rpsp train`, `rpsp fit` and `PredictiveStateModel` that all methods and
+beliefs have."""
 
 
 class Setting(NamedTuple):
@@ -61,12 +65,18 @@ def merged(parts: Sequence[Any], owner: str) -> dict[str, Setting]:
         owner: the name of the method, for error messages.
 
     Raises:
-        UsageError: if two parts have a setting of the same name but another type or value, or a value has a wrong type.
+        UsageError: if two parts have a setting of the same name but another type or value, a part has a setting with the
+            name of one that does not belong to a method, or a value has a wrong type.
     """
     found: dict[str, Setting] = {}
     homes: dict[str, str] = {}
     for part in parts:
         for name, setting in settings_of(part).items():
+            if name in TAKEN:
+                raise UsageError(
+                    f"method: {owner!r} cannot be used: {name} is a field of {type(part).__name__}, and a setting of "
+                    "every method; rename the field."
+                )
             known = found.setdefault(name, setting)
             home = homes.setdefault(name, type(part).__name__)
             if known.type != setting.type or known.value != setting.value:
