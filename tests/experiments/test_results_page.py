@@ -14,12 +14,13 @@ from made_up import made_up_result
 
 from rpsp.cli import main
 from rpsp.errors import FileFormatError, UsageError
-from rpsp.experiments.paper import EVERY, labels_of
+from rpsp.experiments.paper import EVERY, PROTOCOLS, Protocol, TaskChange, labels_of
 from rpsp.experiments.results import Result, read_results, write_result
 from rpsp.experiments.results_page import document, write
 from rpsp.experiments.results_page.markdown import between, table
 from rpsp.experiments.results_page.tables import GLANCE
-from rpsp.experiments.statistics import mean_and_error, return_at, welch
+from rpsp.experiments.results_page.verdict import protocol_text
+from rpsp.experiments.statistics import mean_and_error, return_at, welch, welch_greater
 from rpsp.experiments.words import mean_with_error
 
 ROOT = Path(__file__).parents[2]
@@ -51,9 +52,15 @@ def test_the_tables_hold_means_errors_seeds_and_lengths() -> None:
     assert "**Hopper-v5**, compared over 12 iterations:" in text
     assert "| RPSP-Alt | **2.400 ± 0.024 (3)** |" in text and "| FM | 1.200 ± 0.012 (3) |" in text  # table h
     assert "No results yet for Hopper-v5: `RPSP-VRPG`." in text
-    assert "on Hopper the best RPSP is significantly better than FM and GRU | section 7 | **holds** |" in text
-    assert "at least RecurrentPPO's | Hopper, Walker2d | **undecided** (2 without enough runs) |" in text
-    assert "Hopper-v5: there is no finished run of RPSI-PPO or of RecurrentPPO." in text
+    assert cells(text, "on Hopper the best RPSP is significantly better than FM and GRU")[2:] == [
+        "**undecided** (1 hold, 1 not tested)",  # FM is trained by REINFORCE there
+        "**holds**",
+    ]
+    assert "at least RecurrentPPO's | Hopper, Walker2d | **undecided** (not tested) |" in text
+    assert (
+        "Hopper-v5: RPSI-PPO compared with RecurrentPPO; not tested: there is no finished run of RPSI-PPO or of "
+        "RecurrentPPO." in text
+    )
     assert "There are no results yet for: a, b, d" in text
 
 
@@ -77,9 +84,74 @@ def test_candidates_are_shown_once_as_they_are_and_once_selected() -> None:
     one = page([*runs("fm2", 100), *runs("gru32", 50)])
     assert "Selected" not in one
     both = document([*runs("fm2", 100), *runs("fm5", 130), *runs("gru32", 50)])
-    assert "| one setting per method | selected |" in both.text
+    assert both.text.count("Selected by the largest area under the curve") > 1
     assert "| FM (`fm2`) |" in both.text and "| FM (`fm5`), of 2 |" in both.text
     assert {"results/c", "results/c_selected"} <= {*both.figures}
+
+
+def test_the_two_protocols_stand_side_by_side() -> None:
+    results = [*runs("fm2", 130), *runs("fm2-vrpg", 50), *runs("fm5-vrpg", 60), *runs("gru32", 110)]
+    text = page([*results, *runs("gru32, max_kl=0.02", 120), *runs("rpsp-alt+obs", 100, iterations=10)])
+    section = text.split("## The two protocols")[1].split("## h")[0]
+    head, fm, gru = (cells(section, name) for name in ("Hopper, authors, 10", "FM", "GRU"))
+    authors, equal = head.index("Hopper, authors, 10"), head.index("Hopper, equal, 10")
+    assert equal == authors + 1 and "Walker2d, authors" in head
+    assert (fm[authors], fm[equal]) == ("0.6000 ± 0.0060 (3)", "**1.300 ± 0.013 (3)**")  # over the 10 that all have
+    assert (gru[authors], gru[equal]) == ("**1.100 ± 0.011 (3)**", "1.200 ± 0.012 (3)")  # the wider region is ours
+    assert cells(section, "RPSP-VRPG")[authors] == fm[head.index("Walker2d, equal")] == "missing"
+    assert "| Hopper | GRU > RPSP-Alt > FM; missing: RPSP-VRPG | FM > GRU > RPSP-Alt; missing: RPSP-VRPG |" in section
+    assert "| Swimmer | missing: FM, GRU, RPSP-VRPG, RPSP-Alt | missing:" in section
+    verdict = " ".join(text.split("## Verdict")[1].split("|")[0].split())
+    counts = re.findall(
+        r"(Under the authors' protocol|With equal optimisers), (\d+) holds?, (\d+) do(?:es)? not", verdict
+    )
+    assert [name for name, *_ in counts] == ["Under the authors' protocol", "With equal optimisers"]
+    assert cells(text, "on Hopper the best RPSP is significantly better than FM and GRU")[2:] == [
+        "**does not hold** (1 hold, 1 do not hold)",
+        "**does not hold**",
+    ]
+
+
+def test_the_page_says_which_changes_of_tasks_are_not_made() -> None:
+    authors = " ".join(protocol_text(PROTOCOLS["authors"]).split())
+    for env, change in PROTOCOLS["authors"].tasks.items():
+        told = f"n {env.removesuffix('-v5')}, {change.about}"
+        assert told in authors and (told in authors.split("Not done yet")[0]) == bool(change.settings)
+    made = Protocol("p", "p", "", "It.", tasks={"Hopper-v5": TaskChange("it is noisy", {"obs_noise": 0.1})})
+    assert protocol_text(made) == "*P*: It. On Hopper, it is noisy.\n"
+
+
+def test_the_evidence_tells_both_p_values() -> None:
+    text = page([*runs("rpsp-alt+obs", 105), *runs("fm2", 100)])
+    ours, theirs = (np.array([run.returns.sum() for run in runs("fm2", level)]) for level in (105, 100))
+    p = welch_greater(ours, theirs), welch_greater(theirs, ours, -0.05 * theirs.mean())
+    (line,) = {line for line in text.splitlines() if "compared with FM (`fm2`)" in line and "; better: " in line}
+    assert f"; holds: p = {p[0]:.2g} (Holm " in line and f"does not hold: p = {p[1]:.2g} (Holm " in line
+    assert line.startswith(
+        "- Hopper-v5: RPSP-Alt (`rpsp-alt+obs`) 1,260 ± 13 (3) compared with FM (`fm2`) 1,200 ± 12 (3)"
+    )
+    assert "area under curve over 12 iterations: +5.0 % [" in line and line.endswith("; better: holds.")
+
+
+def test_the_overview_shows_the_papers_method_as_the_paper_has_it() -> None:
+    """Refits are ours, so that methods with refits have "ours" in their name."""
+    for name, curves in GLANCE.items():
+        refitted = any("refit_before=" in label for curve in curves for label in labels_of(curve))
+        assert not refitted or "(ours)" in name
+    better = [*runs("rpsp-alt+obs", 100), *runs("rpsp-alt+obs, refit_before=5/12/25/40", 200)]
+    text = page([*better, *runs("fm2-ppo", 50)])
+    glance = text[text.index("at a glance") : text.index("## The two")]
+    assert "| RPSP (the paper's) | 100.0 ± 1.0 (3) |" in glance
+    assert "| RPSP, refitted (ours) | **200.0 ± 2.0 (3)** |" in glance and "| FM-PPO | 50.00 ± 0.50 (3) |" in glance
+    assert "| RPSP-Alt, refitted (ours) |" in text.split("## h")[1]
+
+
+def test_a_curve_that_has_hardly_begun_does_not_shorten_the_overview() -> None:
+    text = page(
+        [*runs("fm2", 50, iterations=30), *runs("gru32", 60, iterations=40), *runs("fm2-ppo", 70, iterations=5)]
+    )
+    glance = text[text.index("at a glance") : text.index("## The two")]
+    assert "|  | Hopper, 0.06 M steps |" in glance and "FM-PPO |" not in glance
 
 
 def test_what_made_the_difference_is_told_against_the_method_without_it() -> None:
@@ -107,7 +179,7 @@ def test_what_is_seen_at_a_glance_is_compared_after_equally_many_steps() -> None
             *runs("recurrent-ppo", 70, iterations=10),  # has not come so far
         ]
     )
-    glance = text[text.index("at a glance") : text.index("## h")]
+    glance = text[text.index("at a glance") : text.index("## The two")]
     assert "|  | Hopper, 0.03 M steps |" in glance
     assert "| FM | 50.00 ± 0.50 (3) |" in glance and "| GRU | **60.0 (1)** |" in glance
     assert "| RecurrentPPO |" not in glance

@@ -47,6 +47,23 @@ def test_welch_is_scipys(n, m):
     np.testing.assert_allclose(ours, (theirs.statistic, theirs.df, theirs.pvalue), rtol=1e-9)
 
 
+@pytest.mark.parametrize("by", [0.0, 0.7, -1.3])
+@pytest.mark.parametrize(("n", "m"), PAIRS)
+def test_the_one_sided_welch_test_is_scipys(n, m, by):
+    x, y = draws(n, m)
+    for a, b in ((x, y), (y, x)):
+        theirs = stats.ttest_ind(a - by, b, equal_var=False, alternative="greater").pvalue
+        assert s.welch_greater(a, b, by) == pytest.approx(theirs, rel=1e-9)
+    assert s.welch_greater(x, y, by) + s.welch_greater(y, x, -by) == pytest.approx(1)  # opposite hypotheses
+    assert s.welch(x, y).p == pytest.approx(2 * min(s.welch_greater(x, y), s.welch_greater(y, x)))
+
+
+def test_the_one_sided_welch_test_where_nothing_varies():
+    same, other = np.full(3, 200.0), np.full(4, 199.0)
+    assert [s.welch_greater(same, other, by) for by in (0.0, 1.0, 2.0)] == [0.0, 0.5, 1.0]
+    assert np.isnan(s.welch_greater(same[:1], other))
+
+
 @pytest.mark.parametrize(("n", "m"), PAIRS)
 def test_welch_s_interval_is_scipys(n, m):
     x, y = draws(n, m)

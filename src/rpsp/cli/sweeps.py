@@ -222,8 +222,12 @@ def paper(config: configs.PaperConfig) -> None:
     out, listed = Path(config.out), config.list or (not config.figures and config.page is None)
     if config.readme is not None and config.page is None:
         raise UsageError(f"readme: {config.readme!r} shows a part of --page; give that too.")
-    names = list(experiments.EXPERIMENTS) if listed else experiments.find(config.figures)
-    plans = [experiments.plan(name, config.seeds, config.scale, config.select, config.device) for name in names]
+    protocol = experiments.PROTOCOLS[config.protocol]
+    every = list(experiments.EXPERIMENTS) if protocol is experiments.EQUAL else experiments.find(["all"])
+    names = every if listed else experiments.find(config.figures, protocol)
+    plans = [
+        experiments.plan(name, config.seeds, config.scale, config.select, config.device, protocol) for name in names
+    ]
     kept = []
     if plans and config.results is not None and Path(config.results).exists():
         kept = read_results([config.results])[0]
@@ -326,7 +330,7 @@ def _show_experiment(plan: Plan, results: list[Result], out: Path, config: confi
     warn(found.warnings, config.quiet)
     if not config.quiet:
         print_comparison(found, None)
-    rows, path = list(map(json_row, found.rows)), out / "tables" / f"{plan.name}.csv"
+    rows, path = list(map(json_row, found.rows)), out / "tables" / f"{plan.file_name}.csv"
     drawn = experiments.draw(plan, found, experiments.peers(plan.experiment, results), out / "figures")
     write_rows(rows, path)
     shown |= {"rows": rows, "table": str(path), "figures": list(map(str, drawn))}

@@ -1,18 +1,30 @@
 """Claims as data, and the verdict of the results on each: holds, does not hold, undecided.
 
-A claim consists of one or more duels. A duel compares, on one task, the best of some curves with a rival, by the area
-under the curve or another measure. It needs three runs on either side. The test is Welch's, with p-values adjusted by
-Holm's method over the duels of all claims that are judged together (the paper's, or ours). The 95 % confidence interval
-of the difference is not adjusted. A difference below 5 % of the rival's value counts as no difference:
+A claim consists of one or more duels. A duel compares, on one task, the best of some curves with the best of some rivals,
+by the area under the curve or another measure. It needs three runs on either side. Two of Welch's tests decide it, one for
+*holds* and one for *does not hold*, both at the same level. c and r are the two means, and m, the margin, is 5 % of the
+rival's mean value:
 
-    better      holds if the challenger is significantly better; does not hold if it is significantly worse, or if the
-                interval excludes an advantage of 5 %
-    not worse   does not hold if the challenger is significantly worse; holds if its mean is at least the rival's, or if
-                the interval excludes a disadvantage of 5 %
-    alike       does not hold if the two differ significantly; holds if the interval excludes a difference of 5 %
+                holds            does not hold
+    better      c > r            c < r + m
+    not worse   c > r - m        c < r
+    alike       |c - r| < m      c ≠ r
 
-Everything else is undecided. A claim holds if all its duels hold, or as many as it requires. It does not hold if this
-has become impossible.
+|c - r| < m is shown by two one-sided tests: its p-value is the larger one of c > r - m and c < r + m. Everything that
+neither test shows is undecided. Both can be significant, if a difference is certain and smaller than the margin. Then the
+test without the margin decides, because the claims are about significant differences: *better* holds, *not worse* and
+*alike* do not.
+
+The p-values of both tests of all duels of a family are adjusted together by Holm's method. A family is what one column of
+verdicts shows: the paper's claims under one protocol, or our claims. So the probability of any wrong verdict in a column,
+for or against a claim, is at most 5 % (apart from the selection of candidates by the same runs). A duel that several
+claims share counts once, and one that cannot be tested does not count. Groups of claims and protocols are separate
+families, so that adding a claim of ours or a protocol does not change the verdicts on the paper's claims. Of the two null
+hypotheses of a duel at most one is true, so the adjustment is conservative.
+
+Final returns are compared at the paper's number of iterations. Shorter runs do not count there.
+
+A claim holds if all its duels hold, or as many as it requires. It does not hold if this has become impossible.
 """
 
 from __future__ import annotations
@@ -20,10 +32,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from rpsp.envs.tasks import TASKS
 from rpsp.experiments import statistics
 from rpsp.experiments.comparison import metric_values
 from rpsp.experiments.labels import task_label
@@ -35,7 +48,7 @@ Verdict = Literal["holds", "does not hold", "undecided"]
 Measure = Literal["auc", "final", "million", "300 thousand"]
 MEASURES: dict[Measure, str] = {
     "auc": "area under curve over {} iterations",
-    "final": "final return of {} iterations",
+    "final": "final return after {} iterations",
     "million": "return at 1 million steps",
     "300 thousand": "return at 300 thousand steps",
 }
@@ -48,11 +61,11 @@ LEVEL, MARGIN, FEWEST = 0.05, 0.05, 3
 
 @dataclass(frozen=True)
 class Duel:
-    """A comparison of the best of some curves with a rival, on a task."""
+    """A comparison of the best of some curves with the best of some rivals, on a task."""
 
     task: str
     challengers: tuple[str, ...]
-    rival: str
+    rivals: tuple[str, ...]
     expected: Expected = "better"
     measure: Measure = "auc"
     times: float = 1.0
@@ -77,21 +90,24 @@ class Claim:
 CART_POLE, SWIMMER, HOPPER, WALKER = EVERY
 NOISY = {sigma: f"{HOPPER}, obs_noise={sigma}" for sigma in (0.1, 0.2, 0.3)}
 RPSP = "RPSP-VRPG", "RPSP-Alt"
-PREDICTIVE = *RPSP, "RPSP-Alt, refitted", "RPSI-TRPO"
+KERNEL_BAYES = "RPSP-Alt, refitted"
+"""The paper's filter and alternating optimisation, with our refits."""
+PREDICTIVE = *RPSP, KERNEL_BAYES, "RPSI-TRPO"
 """The methods with a predictive state and a policy of 16 hidden units."""
 
 
 def _duels(
     tasks: Iterable[str],
     challengers: str | tuple[str, ...],
-    rivals: str | tuple[str, ...],
+    rivals: str | tuple[str | tuple[str, ...], ...],
     expected: Expected = "better",
     measure: Measure = "auc",
     times: float = 1.0,
 ) -> tuple[Duel, ...]:
-    """Return a duel for each task and rival."""
-    challengers, rivals = ((names,) if isinstance(names, str) else names for names in (challengers, rivals))
-    return tuple(Duel(task, challengers, rival, expected, measure, times) for task in tasks for rival in rivals)
+    """Return a duel for each task and rival. A rival may be a tuple of names, of which the best one counts."""
+    own = (challengers,) if isinstance(challengers, str) else challengers
+    others = [(name,) if isinstance(name, str) else name for name in ((rivals,) if isinstance(rivals, str) else rivals)]
+    return tuple(Duel(task, own, names, expected, measure, times) for task in tasks for names in others)
 
 
 # fmt: off
@@ -138,8 +154,13 @@ OURS = (
            *_duels((HOPPER, WALKER), PREDICTIVE, ("FM", "reg_GRU"), "not worse"))),
     Claim("Hopper, noise 0.1", "a predictive state is significantly better than FM 2, FM 5 and GRU",
           _duels([NOISY[0.1]], ("RPSP-Alt", "RPSI-TRPO"), ("fm2", "fm5", "GRU"))),
-    Claim("all four tasks", "the best predictive state is not significantly worse than FM or GRU on any task",
+    Claim("all four tasks", "the best predictive state is not worse than FM or GRU on any task",
           _duels(EVERY, PREDICTIVE, ("FM", "GRU"), "not worse")),
+    Claim("all four tasks", "the paper's filter, refitted, is not worse than FM 2, FM 5 and GRU 32 on any task",
+          _duels(EVERY, KERNEL_BAYES, ("fm2", "fm5", "gru32"), "not worse")),
+    Claim("all four tasks", "the paper's filter, refitted, is significantly better than the best of FM 2, FM 5 and "
+          "GRU 32 on at least one task",
+          _duels(EVERY, KERNEL_BAYES, (("fm2", "fm5", "gru32"),)), enough=1),
     Claim("Hopper, Walker2d", "RPSI-PPO's return at one million steps is at least RecurrentPPO's",
           _duels((HOPPER, WALKER), "RPSI-PPO", "RecurrentPPO", "not worse", "million")),
     Claim("HalfCheetah, Ant", "RPSI-PPO's return at one million steps is at least RecurrentPPO's",
@@ -163,11 +184,25 @@ OURS = (
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+class PValues(NamedTuple):
+    """p-values of the two tests of a duel."""
+
+    holds: float = np.nan
+    refuted: float = np.nan
+
+
+NOT_TESTED = PValues()
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The result of a duel. If one side has no runs, its values are empty."""
 
     duel: Duel
+    task: str
+    """Label of the task under the protocol."""
+    names: tuple[str, str]
+    """Names of the two sides under the protocol."""
     verdict: Verdict
     challenger: Curve | None
     rival: Curve | None
@@ -175,13 +210,15 @@ class Outcome:
     """Number of iterations over which the two are compared."""
     values: tuple[np.ndarray, np.ndarray] = (np.zeros(0), np.zeros(0))
     """Values of the measure: the challenger's runs, and the rival's."""
-    p: float = np.nan
-    p_holm: float = np.nan
+    untested: str = ""
+    """The reason why nothing was tested; empty if the tests were made."""
+    p: PValues = NOT_TESTED
+    p_holm: PValues = NOT_TESTED
 
     @property
-    def enough(self) -> bool:
-        """Whether both sides have enough runs."""
-        return min(map(len, self.values)) >= FEWEST
+    def small(self) -> bool:
+        """Whether both tests are significant: the difference is certain and smaller than the margin."""
+        return max(self.p_holm) < LEVEL
 
 
 @dataclass(frozen=True)
@@ -193,24 +230,22 @@ class Judged:
     outcomes: tuple[Outcome, ...]
 
 
-def judge(claims: Sequence[Claim], found: Found, select: bool = False) -> list[Judged]:
-    """Judge claims together. The p-values of all their tests are adjusted for each other; identical tests count once.
+def judge(claims: Sequence[Claim], found: Found, select: bool = True) -> list[Judged]:
+    """Judge claims together: the p-values of all their tests are adjusted for each other.
 
     Args:
         claims: the claims.
-        found: the results.
-        select: whether to select each curve from all its candidates.
+        found: the results, under a protocol.
+        select: whether to select each curve from all its candidates. Without, the first candidate counts.
     """
     met = {duel: _meet(duel, found, select) for claim in claims for duel in claim.duels}
-    tests: dict[tuple[str, ...], float] = {}
-    for outcome in met.values():
-        if outcome.enough:
-            tests[_test(outcome)] = outcome.p
-    corrected = dict(zip(tests, statistics.holm(np.array(list(tests.values()), float)).tolist(), strict=True))
+    tests = {_test(outcome): outcome.p for outcome in met.values() if not outcome.untested}
+    adjusted = statistics.holm(np.array([*tests.values()], float).ravel()).reshape(-1, 2)
+    corrected = {test: PValues(*map(float, pair)) for test, pair in zip(tests, adjusted, strict=True)}
     decided = {
-        duel: dataclasses.replace(o, p_holm=p, verdict=decide(duel.expected, *o.values, p))
-        for duel, o in met.items()
-        for p in [corrected.get(_test(o), np.nan)]
+        duel: dataclasses.replace(outcome, p_holm=p, verdict=decide(duel.expected, p))
+        for duel, outcome in met.items()
+        for p in [NOT_TESTED if outcome.untested else corrected[_test(outcome)]]
     }
     judged = []
     for claim in claims:
@@ -224,51 +259,75 @@ def _all_told(verdicts: Sequence[Verdict], enough: int | None) -> Verdict:
     return sorted(verdicts, key=VERDICTS.index)[(enough or len(verdicts)) - 1]
 
 
-def decide(expected: Expected, challenger: np.ndarray, rival: np.ndarray, p_holm: float) -> Verdict:
-    """Return the verdict of one duel.
+def p_values(expected: Expected, challenger: np.ndarray, rival: np.ndarray) -> PValues:
+    """Return the p-values of the two tests of a duel, not adjusted.
 
     Args:
         expected: what the claim says about the challenger.
         challenger: values of the challenger's runs.
         rival: values of the rival's runs.
-        p_holm: adjusted p-value of Welch's test.
     """
-    if min(len(challenger), len(rival)) < FEWEST:
-        return "undecided"
-    above = bool(np.mean(challenger) >= np.mean(rival))
-    low, high = statistics.welch_interval(challenger, rival)
-    margin, significant = MARGIN * abs(float(np.mean(rival))), p_holm < LEVEL
+    margin = MARGIN * abs(float(np.mean(rival)))
+    above, below = statistics.welch_greater(challenger, rival), statistics.welch_greater(rival, challenger)
+    not_far_below = statistics.welch_greater(challenger, rival, -margin)
+    not_far_above = statistics.welch_greater(rival, challenger, -margin)
     if expected == "better":
-        holds, refuted = significant and above, (significant and not above) or high < margin
-    elif expected == "not worse":
-        refuted = significant and not above
-        holds = not refuted and (above or low > -margin)
-    else:
-        refuted = significant
-        holds = not refuted and low > -margin and high < margin
+        return PValues(above, not_far_above)
+    if expected == "not worse":
+        return PValues(not_far_below, below)
+    return PValues(max(not_far_below, not_far_above), statistics.welch(challenger, rival).p)
+
+
+def decide(expected: Expected, p: PValues) -> Verdict:
+    """Return the verdict of one duel. NaN is not significant.
+
+    Args:
+        expected: what the claim says about the challenger.
+        p: adjusted p-values. If both are significant, the test without the margin decides.
+    """
+    holds, refuted = p.holds < LEVEL, p.refuted < LEVEL
+    if holds and refuted:
+        return "holds" if expected == "better" else "does not hold"
     return "holds" if holds else "does not hold" if refuted else "undecided"
 
 
 def _meet(duel: Duel, found: Found, select: bool) -> Outcome:
     """Compare the two sides of a duel, without a verdict."""
-    challenger, rival = found.best(duel.task, duel.challengers, select), found.curve(duel.task, duel.rival, select)
-    if challenger is None or rival is None:
-        return Outcome(duel, "undecided", challenger, rival)
+    challenger, rival = (found.best(duel.task, names, select) for names in (duel.challengers, duel.rivals))
+    ours, theirs = (" or ".join(map(found.named, names)) for names in (duel.challengers, duel.rivals))
+    met = Outcome(duel, found.task(duel.task), (ours, theirs), "undecided", challenger, rival)
+    absent = [] if challenger else [ours]
+    absent += [found.named(name) for name in duel.rivals if found.curve(duel.task, name, select) is None]
+    if challenger is None or rival is None or absent:
+        return dataclasses.replace(met, untested=f"there is no finished run of {' or of '.join(absent)}")
     length = min(challenger.iterations, rival.iterations)
-    ours, theirs = (_values(curve, duel.measure, length) for curve in (challenger, rival))
-    theirs = duel.times * theirs
-    return Outcome(duel, "undecided", challenger, rival, length, (ours, theirs), statistics.welch(ours, theirs).p)
+    if duel.measure == "final":
+        length = TASKS[duel.task.partition(",")[0]].iterations
+    a, b = (_values(curve, duel.measure, length) for curve in (challenger, rival))
+    values = a, duel.times * b
+    reason = _too_few(duel.measure, length, len(a), len(b))
+    p = NOT_TESTED if reason else p_values(duel.expected, *values)
+    return dataclasses.replace(met, iterations=length, values=values, untested=reason, p=p)
+
+
+def _too_few(measure: Measure, length: int, ours: int, theirs: int) -> str:
+    """Return the reason why there are too few runs of a duel; empty if there are enough."""
+    if min(ours, theirs) >= FEWEST:
+        return ""
+    far = {"auc": "", "final": f" of the paper's {length} iterations"}.get(measure, " of that length")
+    return f"they have {ours} and {theirs} runs{far}, and {FEWEST} are needed"
 
 
 def _values(curve: Curve, measure: Measure, length: int) -> np.ndarray:
     """Return the measure of each run. Runs that are too short are left out."""
     if measure == "auc" or measure == "final":
-        return metric_values([run.cut(length) for run in curve.runs], measure)
+        runs = [run.cut(length) for run in curve.runs if len(run.returns) >= length]
+        return metric_values(runs, measure) if runs else np.zeros(0)
     values = np.array([statistics.return_at(AT_STEPS[measure], run.steps, run.returns) for run in curve.runs])
     return values[np.isfinite(values)]
 
 
 def _test(outcome: Outcome) -> tuple[str, ...]:
-    """Return a key that is equal for duels with the same test."""
-    labels = (curve.label if curve else "" for curve in (outcome.challenger, outcome.rival))
-    return outcome.duel.task, outcome.duel.measure, str(outcome.duel.times), *labels
+    """Return a key that is equal for duels with the same tests."""
+    duel, labels = outcome.duel, (curve.label if curve else "" for curve in (outcome.challenger, outcome.rival))
+    return duel.task, duel.expected, duel.measure, str(duel.times), *labels

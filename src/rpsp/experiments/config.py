@@ -247,6 +247,9 @@ class PaperConfig:
     """Fraction of the paper's iterations to run, marked on every figure. A later run with a larger value continues."""
     select: bool = False
     """Run all candidates of a curve (dimensions, step sizes, windows, units) and show the best, as the paper does."""
+    protocol: Literal["equal", "authors"] = "equal"
+    """equal: finite memory, GRUs and RPSP-Alt are trained by TRPO.
+    authors: the authors' optimisers and task settings. --page always shows both."""
     draw: bool = False
     """Only draw, run nothing."""
     out: str = "runs/paper"

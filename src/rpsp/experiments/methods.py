@@ -132,6 +132,9 @@ iteration, a policy needs long steps, which are too long for a filter. With 1e-2
 stuck with a filter that predicted worse than the mean."""
 WHOLE = Trpo(moves=everything)
 """TRPO on filter and policy together, with Fisher products through time."""
+REINFORCE = Vrpg(moves=policy_only, prediction_weight=0.0, learning_rate=1e-2)
+"""The optimiser of finite memory in the authors' released settings: Adam on the policy alone, without prediction loss and
+without trust region. The authors' learning rates lie between 5e-3 and 1e-2."""
 PPO = Ppo(learning_rate=3e-4)
 SAC = Sac(hidden=(64, 64), learning_rate=1e-3, normed=True)
 
@@ -148,6 +151,11 @@ STEEP = LoopSettings(hidden=(64, 64), refit_batches=20, refit_kl=1e6, plus_obs=2
 """For SAC. Refits, if they are requested, use more batches, because they are a tenth as large. The KL limit is lifted,
 because SAC's policies are so steep that a KL of 0.1 is a very small change. Refits are off by default: they improved no
 task and made Ant worse."""
+
+
+def _reinforced(window: int) -> Method:
+    about = f"finite memory of {window}, trained by REINFORCE with Adam, as in the authors' settings"
+    return Method(f"fm{window}-vrpg", FiniteMemory(window=window), REINFORCE, about)
 
 
 def _gru(units: int) -> Method:
@@ -175,6 +183,9 @@ METHODS: dict[str, Method] = {
         Method("fm1", FiniteMemory(window=1), Trpo(), "finite memory: the last observation"),
         Method("fm2", FiniteMemory(window=2), Trpo(), "finite memory: the last two observations"),
         Method("fm5", FiniteMemory(window=5), Trpo(), "finite memory: the last five observations"),
+        _reinforced(1),
+        _reinforced(2),
+        _reinforced(5),
         _gru(16),
         _gru(32),
         _gru(64),

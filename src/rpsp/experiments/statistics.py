@@ -183,6 +183,29 @@ def welch(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " m"]) -> Welch:
     return Welch(t, dof, float(2 * stdtr(dof, -abs(t))))
 
 
+def welch_greater(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " m"], by: float = 0.0) -> float:
+    """Return the p-value of Welch's one-sided test that the mean of x exceeds the mean of y by more than `by`.
+
+    p = P(T ≥ t) with t = (x̄ - ȳ - by) / √(s_x² / n + s_y² / m) and the degrees of freedom of `welch`.
+
+    Args:
+        x: n values.
+        y: m values.
+        by: the difference of the means under the null hypothesis. With -δ this is a test that x is not lower than y by
+            δ or more.
+
+    Returns:
+        The p-value; NaN if a sample has a single value. If both variances are zero, p is 0, 0.5 or 1 if x̄ - ȳ is
+        greater than, equal to, or less than `by`.
+    """
+    if min(len(x), len(y)) < 2:
+        return np.nan
+    difference, error, dof = _difference(x, y)
+    if error == 0:
+        return float(0.5 - 0.5 * np.sign(difference - by))
+    return float(stdtr(dof, -(difference - by) / error))
+
+
 def _difference(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
     """Return the difference of the means, its standard error and the degrees of freedom (NaN without variance)."""
     a, b = (float(np.var(v, ddof=1)) / len(v) for v in (x, y))

@@ -43,7 +43,7 @@ class Style(NamedTuple):
     dash: tuple[float, ...] = SOLID
 
 
-# A colour stands for a family of methods (for the paper's methods: an algorithm); dashes tell the members apart. Four
+# A colour stands for a family of methods (for the paper's methods: an algorithm); dashes tell the members apart. Five
 # colours come from Tol's muted palette, chosen to match Okabe and Ito's.
 METHOD_STYLES = {
     "rpsp-alt": Style("#D55E00"),
@@ -56,6 +56,9 @@ METHOD_STYLES = {
     "fm1": Style("#E69F00", DOTTED),
     "fm2": Style("#E69F00"),
     "fm5": Style("#E69F00", DASHED),
+    "fm1-vrpg": Style("#DDCC77", DOTTED),
+    "fm2-vrpg": Style("#DDCC77"),
+    "fm5-vrpg": Style("#DDCC77", DASHED),
     "fm2-ppo": Style("#E69F00", MIXED),
     "fm2-sac": Style("#E69F00", LONG),
     "gru16": Style("#CC79A7", DOTTED),

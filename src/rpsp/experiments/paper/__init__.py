@@ -6,7 +6,8 @@
 
 All experiments share one directory, so that a run that appears in several figures is done once. A curve of the paper is
 the best of several candidates. With `select`, all candidates are run and the one with the largest area under the curve
-is selected, as in the paper. Without it, only the first candidate is run.
+is selected, as in the paper. Without it, only the first candidate is run. A protocol substitutes candidates and changes
+tasks.
 """
 
 from rpsp.experiments.paper.curves import Curve, Found, far_enough
@@ -14,11 +15,15 @@ from rpsp.experiments.paper.planning import Plan, draw, finished, judge, peers, 
 from rpsp.experiments.paper.tables import (
     CURVES,
     DIFFERENCES,
+    EQUAL,
     EVERY,
     EXPERIMENTS,
     PEERS,
+    PROTOCOLS,
     TUNING,
     Experiment,
+    Protocol,
+    TaskChange,
     candidates,
     find,
     label_of,
@@ -29,14 +34,18 @@ from rpsp.experiments.paper.tables import (
 __all__ = [
     "CURVES",
     "DIFFERENCES",
+    "EQUAL",
     "EVERY",
     "EXPERIMENTS",
     "PEERS",
+    "PROTOCOLS",
     "TUNING",
     "Curve",
     "Experiment",
     "Found",
     "Plan",
+    "Protocol",
+    "TaskChange",
     "candidates",
     "draw",
     "far_enough",

@@ -12,7 +12,7 @@ from rpsp.envs.tasks import TASKS
 from rpsp.experiments.comparison import unusable
 from rpsp.experiments.configure import usual_samples
 from rpsp.experiments.methods import METHODS
-from rpsp.experiments.paper.tables import labels_of
+from rpsp.experiments.paper.tables import CURVES, EQUAL, Protocol, labels_of, labels_under
 from rpsp.experiments.results import Result
 from rpsp.experiments.statistics import Selection, select_best
 
@@ -62,12 +62,27 @@ def of_the_papers_length(result: Result) -> Result:
 
 
 class Found:
-    """Results by task and label, and the curves that they form."""
+    """Results by task and label, and the curves that they form.
 
-    def __init__(self, results: Sequence[Result]) -> None:
+    Args:
+        results: results of runs.
+        protocol: the protocol by which the names of tasks and curves are understood.
+    """
+
+    def __init__(self, results: Sequence[Result], protocol: Protocol = EQUAL) -> None:
+        self.protocol = protocol
         self.runs: dict[str, dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
         for result in results:
             self.runs[result.task][result.method].append(result)
+
+    def task(self, label: str) -> str:
+        """Return the label of a task under the protocol."""
+        return labels_under(self.protocol).get(label, label)
+
+    def named(self, name: str) -> str:
+        """Return the name of a curve under the protocol. A method that is substituted has the name of its substitute."""
+        substitute = self.protocol.curves.get(name, name)
+        return name if substitute in CURVES else substitute
 
     def curve(self, task: str, name: str, select: bool = False) -> Curve | None:
         """Return a curve on a task; None if there is no result.
@@ -77,12 +92,12 @@ class Found:
         another are ignored.
 
         Args:
-            task: label of the task.
-            name: name in `CURVES` or `PEERS`, or the label of a method.
+            task: label of the task without the protocol's changes.
+            name: name in `CURVES` or `PEERS`, or the label of a method, before the protocol's substitution.
             select: whether to select from all candidates.
         """
-        there = self.runs.get(task, {})
-        labels = labels_of(name)
+        there = self.runs.get(self.task(task), {})
+        labels = labels_of(self.protocol.curves.get(name, name))
         labels = labels if select else labels[:1]
         runs = {label: list(map(of_the_papers_length, there[label])) for label in labels if label in there}
         if not runs:
@@ -90,7 +105,7 @@ class Found:
         most = max(map(len, runs.values()))
         runs = {label: same for label, same in runs.items() if 2 * len(same) >= most}
         best = _largest(runs)
-        return Curve(name, best.name, tuple(runs[best.name]), best.candidates)
+        return Curve(self.named(name), best.name, tuple(runs[best.name]), best.candidates)
 
     def best(self, task: str, names: Sequence[str], select: bool = False) -> Curve | None:
         """Return the curve with the largest mean area over the iterations that all of them have.

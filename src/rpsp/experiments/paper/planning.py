@@ -15,9 +15,11 @@ from rpsp.experiments.configure import usual_samples
 from rpsp.experiments.labels import method_label, task_label
 from rpsp.experiments.methods import METHODS
 from rpsp.experiments.paper.tables import (
+    EQUAL,
     EXPERIMENTS,
     PEERS,
     Experiment,
+    Protocol,
     candidates,
     flat,
     label_of,
@@ -38,6 +40,12 @@ class Plan:
     """For the label of each method, the curve of which it is a candidate."""
     scale: float
     """Fraction of the paper's iterations."""
+    protocol: Protocol = EQUAL
+
+    @property
+    def file_name(self) -> str:
+        """The name of its figures and tables."""
+        return self.name if self.protocol is EQUAL else f"{self.name}_{self.protocol.name}"
 
     @property
     def experiment(self) -> Experiment:
@@ -45,7 +53,14 @@ class Plan:
         return EXPERIMENTS[self.name]
 
 
-def plan(name: str, seeds: int, scale: float = 1.0, select: bool = False, device: str = "auto") -> Plan:
+def plan(
+    name: str,
+    seeds: int,
+    scale: float = 1.0,
+    select: bool = False,
+    device: str = "auto",
+    protocol: Protocol = EQUAL,
+) -> Plan:
     """Plan the runs of an experiment.
 
     Args:
@@ -54,6 +69,7 @@ def plan(name: str, seeds: int, scale: float = 1.0, select: bool = False, device
         scale: fraction of the paper's iterations, at most 1. Runs can be continued later at a larger scale.
         select: whether to run all candidates of each curve, or only the first.
         device: device to run on.
+        protocol: the protocol, which substitutes candidates and changes tasks.
 
     Raises:
         UsageError: if the number of seeds or the scale is invalid.
@@ -63,18 +79,18 @@ def plan(name: str, seeds: int, scale: float = 1.0, select: bool = False, device
     if not 0 < scale <= 1:
         raise UsageError(f"scale: {scale} is not between 0 and 1, where 1 is the paper's number of iterations.")
     experiment = EXPERIMENTS[name]
-    curves = {curve: found if select else found[:1] for curve, found in candidates(experiment).items()}
+    curves = {curve: found if select else found[:1] for curve, found in candidates(experiment, protocol).items()}
     given = {
         "tasks": [
             task | {"iterations": experiment.iterations or math.ceil(scale * TASKS[task["env"]].iterations)}
-            for task in tasks_of(experiment)
+            for task in tasks_of(experiment, protocol)
         ],
         "methods": [entry for found in curves.values() for entry in found],
         "seeds": seeds,
         "device": device,
     }
     curve_of = {label_of(entry): curve for curve, found in curves.items() for entry in found}
-    return Plan(name, tuple(map(_as_many_steps, Sweep.of(given, name).runs)), curve_of, scale)
+    return Plan(name, tuple(map(_as_many_steps, Sweep.of(given, name).runs)), curve_of, scale, protocol)
 
 
 def _as_many_steps(run: PlannedRun) -> PlannedRun:
@@ -149,8 +165,10 @@ def draw(plan: Plan, found: Comparison, beside: Sequence[Result], directory: Pat
     note = f"{len(found.candidates)} of {len(plan.runs)} runs finished"
     if plan.scale < 1:
         note += f"; scale {plan.scale:g}: that fraction of the paper's iterations"
+    if plan.protocol is not EQUAL:
+        note += f"; {plan.protocol.phrase}"
     title = f"{plan.name}: {plan.experiment.about}"
     names = {label: name for name, label in PEERS.items()}
-    drawn = {plan.name: figures.learning_curves([*found.results, *beside], title, note, names)}
-    drawn[f"{plan.name}_auc"] = figures.bars(found.rows, "auc", title, note)
+    drawn = {plan.file_name: figures.learning_curves([*found.results, *beside], title, note, names)}
+    drawn[f"{plan.file_name}_auc"] = figures.bars(found.rows, "auc", title, note)
     return [figures.save(figure, directory, name) for name, figure in drawn.items()]

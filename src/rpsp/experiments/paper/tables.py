@@ -31,13 +31,17 @@ SIZES = {"dimension": (None, 10, 30), "learning_rate": (None, 1e-2)}
 WIDER = {"max_kl": (2e-2, 5e-2)}
 """Trust regions larger than the paper's 1e-2. They are candidates for our methods and for their baselines."""
 REFIT_BEFORE = [5, 12, 25, 40]
+PAPERS_GRUS = _each(("gru32", "gru16", "gru64", "gru128"), max_kl=(None, 1e-3))
+"""The paper's GRUs: four sizes, and trust regions of 1e-2 (the default) and 1e-3, which it calls learning rates."""
 LARGE = {"hidden": ([256, 256],)}
 REFITTED_OFTEN = {"refit_before": (list(REFITTED.refit_before),)}
 FORMER = {"log_std": (0.0,), "samples": (10_000,)}
 """Settings of PPO before it was tuned."""
 CURVES: dict[str, tuple[Entry, ...]] = {
     "FM": (*_each(("fm2", "fm1", "fm5")), *_each(("fm2",), renew_units=(True,)), *_each(("fm2",), **WIDER)),
-    "GRU": (*_each(("gru32", "gru16", "gru64", "gru128"), max_kl=(None, 1e-3)), *_each(("gru32",), **WIDER)),
+    "FM, REINFORCE": _each(("fm2-vrpg", "fm1-vrpg", "fm5-vrpg"), learning_rate=(None, 5e-3)),
+    "GRU": (*PAPERS_GRUS, *_each(("gru32",), **WIDER)),
+    "GRU, the paper's candidates": PAPERS_GRUS,
     "reg_GRU": _each(("reg-gru", "reg-gru-vrpg"), units=(None, 16, 64)),
     "RPSP-VRPG": _each(("rpsp-vrpg+obs", "rpsp-vrpg"), **SIZES),
     "RPSP-Alt": _each(("rpsp-alt+obs", "rpsp-alt"), **SIZES),
@@ -128,6 +132,84 @@ DISTURBED: tuple[Entry, ...] = tuple(
 RIVALS = "FM", "GRU", "RPSP-VRPG", "RPSP-Alt"
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# Protocols
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TaskChange:
+    """A change of a task by a protocol."""
+
+    about: str
+    """What is different, as the rest of a sentence: "on Hopper, …"."""
+    settings: Entry = field(default_factory=dict)
+    """Settings of the task that make the change. Empty: no setting can make it yet. Then the task is used as it is, and
+    the page of results says so."""
+
+
+@dataclass(frozen=True, eq=False)  # compared and hashed by identity
+class Protocol:
+    """Conditions under which the paper's experiments are run and its claims are judged."""
+
+    name: str
+    short: str
+    """Name in the head of a table."""
+    phrase: str
+    """Name in a sentence, as in "under the authors' protocol"."""
+    about: str
+    """What it consists of, in sentences."""
+    curves: Mapping[str, str] = field(default_factory=dict)
+    """Substitutes: for the name of a curve or method, another name in `CURVES` or another method."""
+    tasks: Mapping[str, TaskChange] = field(default_factory=dict)
+    """Changes of tasks, by Gymnasium id. They also apply to the task with noise."""
+
+    def task(self, entry: Entry) -> Entry:
+        """Return the settings of a task under this protocol."""
+        change = self.tasks.get(entry["env"])
+        return entry if change is None else entry | change.settings
+
+
+PROTOCOLS: dict[str, Protocol] = {
+    protocol.name: protocol
+    for protocol in (
+        Protocol(
+            "authors",
+            "authors' protocol",
+            "under the authors' protocol",
+            "Finite memory is trained by REINFORCE with Adam (`fm1-vrpg`, `fm2-vrpg`, `fm5-vrpg`), as in the authors' "
+            "released settings. GRUs are trained by TRPO with step sizes of 1e-2 and 1e-3. RPSP has 10, 20 or 30 "
+            "dimensions and step sizes of 1e-3 and 1e-2.",
+            {
+                "FM": "FM, REINFORCE",
+                "fm1": "fm1-vrpg",
+                "fm2": "fm2-vrpg",
+                "fm5": "fm5-vrpg",
+                "GRU": "GRU, the paper's candidates",
+            },
+            {
+                TASK_OF["cart-pole"]: TaskChange("actions are clipped to ±1"),
+                TASK_OF["hopper"]: TaskChange("the reward is 10 times the forward velocity"),
+            },
+        ),
+        Protocol(
+            "equal",
+            "equal optimisers",
+            "with equal optimisers",
+            "Finite memory, GRUs and the policy of RPSP-Alt are all trained by TRPO. The tasks and their rewards are "
+            "Gymnasium's.",
+        ),
+    )
+}
+"""The protocols by name. The settings of a `TaskChange` are filled in here once environments have them."""
+EQUAL = PROTOCOLS["equal"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Experiments
+# ---------------------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Experiment:
     """The content of one figure or table."""
@@ -202,35 +284,53 @@ its protocol.
 """
 
 
-def find(names: Sequence[str]) -> list[str]:
+def find(names: Sequence[str], protocol: Protocol = EQUAL) -> list[str]:
     """Check names of experiments and expand "all" to all experiments of the paper.
 
     Raises:
-        UsageError: if a name is unknown.
+        UsageError: if a name is unknown, or the experiment is ours and the protocol is not.
     """
     wanted = []
     for name in names:
         if name != "all" and name not in EXPERIMENTS:
             raise UsageError(f"figure: {name!r} is not one of all, {', '.join(EXPERIMENTS)}.")
         wanted += [n for n, e in EXPERIMENTS.items() if not e.ours] if name == "all" else [name]
+    for name in wanted:
+        if EXPERIMENTS[name].ours and protocol is not EQUAL:
+            raise UsageError(f"protocol: {protocol.name} is for the paper's experiments only; {name} is ours.")
     return list(dict.fromkeys(wanted))
 
 
-def candidates(experiment: Experiment) -> dict[str, tuple[Entry, ...]]:
+def candidates(experiment: Experiment, protocol: Protocol = EQUAL) -> dict[str, tuple[Entry, ...]]:
     """Return the candidates of each curve of an experiment. A method without candidates has its label as name."""
     methods = (*experiment.methods, *(method for asked in experiment.changes.values() for method in asked))
     shown = [{"method": method} if isinstance(method, str) else method for method in methods]
-    return {curve: CURVES[curve] for curve in experiment.curves} | {label_of(entry): (entry,) for entry in shown}
+    found = {curve: CURVES[curve] for curve in experiment.curves} | {label_of(entry): (entry,) for entry in shown}
+    return found | {name: _entries(protocol.curves[name]) for name in found if name in protocol.curves}
 
 
-def tasks_of(experiment: Experiment) -> list[Entry]:
+def _entries(name: str) -> tuple[Entry, ...]:
+    """Return the candidates of a curve or of a method without candidates."""
+    return CURVES.get(name, ({"method": name},))
+
+
+def tasks_of(experiment: Experiment, protocol: Protocol = EQUAL) -> list[Entry]:
     """Return the tasks of an experiment as settings."""
-    return [{"env": task} if isinstance(task, str) else task for task in experiment.tasks]
+    return [protocol.task({"env": task} if isinstance(task, str) else task) for task in experiment.tasks]
 
 
-def task_labels(experiment: Experiment) -> list[str]:
+def task_labels(experiment: Experiment, protocol: Protocol = EQUAL) -> list[str]:
     """Return the labels of an experiment's tasks."""
-    return [task_label(task) for task in tasks_of(experiment)]
+    return [task_label(task) for task in tasks_of(experiment, protocol)]
+
+
+@functools.cache
+def labels_under(protocol: Protocol) -> dict[str, str]:
+    """Return the label of each task of the experiments under a protocol, by its label without changes."""
+    changed: dict[str, str] = {}
+    for experiment in EXPERIMENTS.values():
+        changed |= zip(task_labels(experiment), task_labels(experiment, protocol), strict=True)
+    return changed
 
 
 def label_of(method: str | Entry) -> str:

@@ -18,9 +18,7 @@ from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments import claims
 from rpsp.experiments.figures.appearance import save
 from rpsp.experiments.paper.curves import Found, far_enough
-from rpsp.experiments.paper.tables import (
-    EXPERIMENTS,
-)
+from rpsp.experiments.paper.tables import EXPERIMENTS, PROTOCOLS
 from rpsp.experiments.results import Result
 from rpsp.experiments.results_page.experiments import experiment_section
 from rpsp.experiments.results_page.markdown import (
@@ -28,7 +26,13 @@ from rpsp.experiments.results_page.markdown import (
     paragraph,
     plural,
 )
-from rpsp.experiments.results_page.tables import area_section, from_several, glance_section, peers_section, runs_section
+from rpsp.experiments.results_page.tables import (
+    area_section,
+    glance_section,
+    peers_section,
+    protocols_section,
+    runs_section,
+)
 from rpsp.experiments.results_page.verdict import evidence_section, verdict_section
 from rpsp.experiments.words import clock
 
@@ -94,23 +98,21 @@ def document(results: Sequence[Result], scale: float = 1.0) -> Document:
         )
     found, figures = Found(counted), {}
     glance, glance_text = glance_section(found, figures)
-    modes = (False, True) if _selects(found) else (False,)
-    # The two groups are judged separately, so that our claims do not affect the adjusted p-values of the paper's.
-    judged = {
-        select: [one for group in (claims.PAPER, claims.OURS) for one in claims.judge(group, found, select)]
-        for select in modes
-    }
+    under = {protocol.name: Found(counted, protocol) for protocol in PROTOCOLS.values()}
+    paper = {name: claims.judge(claims.PAPER, results) for name, results in under.items()}
+    ours = claims.judge(claims.OURS, found)
     sections = [
         _head(counted, len(results)),
-        verdict_section(judged),
+        verdict_section(paper, ours),
         glance,
+        protocols_section(under),
         area_section(found),
         peers_section(found),
     ]
     experiments = {name: experiment_section(name, found, figures) for name in EXPERIMENTS if name != "h"}
     empty = [name for name, text in experiments.items() if not text]
     missing = paragraph(f"There are no results yet for: {', '.join(empty)}.") if empty else ""
-    sections += [*experiments.values(), missing, evidence_section(judged[max(judged)]), runs_section(found)]
+    sections += [*experiments.values(), missing, evidence_section(paper, ours), runs_section(found)]
     return Document("\n".join(filter(None, sections)), figures, glance_text)
 
 
@@ -145,9 +147,3 @@ def _head(counted: Sequence[Result], read: int) -> str:
             ),
         ]
     )
-
-
-def _selects(found: Found) -> bool:
-    """Return whether any curve has several candidates."""
-    names = {name for experiment in EXPERIMENTS.values() for name in experiment.curves}
-    return from_several(found.curve(task, name, select=True) for task in found.runs for name in names)

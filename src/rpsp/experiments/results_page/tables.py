@@ -15,6 +15,7 @@ from rpsp.experiments.paper.curves import Curve, Found
 from rpsp.experiments.paper.tables import (
     EVERY,
     PEERS,
+    PROTOCOLS,
     RIVALS,
     labels_of,
 )
@@ -28,16 +29,23 @@ from rpsp.experiments.words import clock, number
 
 GLANCE = {
     "RPSI-PPO (ours)": ("RPSI-PPO",),
+    "FM-PPO": ("fm2-ppo",),
     "RPSI (ours)": ("RPSI-TRPO",),
-    "RPSP (the paper's)": ("RPSP-Alt", "RPSP-VRPG", "RPSP-Alt, refitted"),
+    "RPSP (the paper's)": ("RPSP-Alt", "RPSP-VRPG"),
+    "RPSP, refitted (ours)": ("RPSP-Alt, refitted",),
     "FM": ("FM",),
     "GRU": ("GRU",),
     "RecurrentPPO": ("RecurrentPPO",),
 }
 """Lines of the overview: the best of some curves each, with the style of the first."""
 
-BEYOND = "reg_GRU", "RPSP-Alt, refitted", "RPSI-TRPO", "RPSI-PPO"
-"""Curves in table (h) that are not in the paper's table."""
+BEYOND = {
+    "reg_GRU": "reg_GRU",
+    "RPSP-Alt, refitted": "RPSP-Alt, refitted (ours)",
+    "RPSI-TRPO": "RPSI-TRPO (ours)",
+    "RPSI-PPO": "RPSI-PPO (ours)",
+}
+"""Curves in table (h) that are not in the paper's table, and how they are shown."""
 FIRST, LEAST = EVERY[2:], {"RPSI (ours)", "FM", "GRU"}
 """The README shows the overview if these tasks have at least these curves."""
 SELECTED = "Selected by the largest area under the curve, as in the paper:"
@@ -66,7 +74,8 @@ def glance_section(found: Found, figures: dict[str, Callable[[], Figure]]) -> tu
     text += f"bands are standard errors over {fewest}{plural(max(counts), 'seed')}."
     picture = "![Mean return over environment steps on the four tasks](figures/glance.png)"
     enough = all(set(tasks.get(task, ())) >= LEAST for task in FIRST)
-    text += " The table shows the mean return in the last tenth of the given steps ± standard error (seeds)."
+    text += " The table shows the mean return in the last tenth of the given steps ± standard error (seeds); a cell is "
+    text += "empty if the runs have fewer steps."
     text = paragraph(f"{text} Methods: {shown}. Policies have 16 hidden units, those of PPO two layers of 64.")
     returns = _returns(tasks, there)
     readme = f"{picture.replace('(figures', '({docs}/figures')}\n\n{returns}\n{text}"
@@ -74,10 +83,14 @@ def glance_section(found: Found, figures: dict[str, Callable[[], Figure]]) -> tu
 
 
 def _returns(tasks: Mapping[str, Mapping[str, Curve]], names: Sequence[str]) -> str:
-    """Return a table of returns, one column per task, after the steps that all runs of this library have."""
+    """Return a table of returns, one column per task, after the steps that all runs of this library have.
+
+    Curves with less than half the steps of another one do not count, and have no entry.
+    """
     head, cells = [""], []
     for task, curves in tasks.items():
-        steps = _common_steps(curve for name, curve in curves.items() if name not in PEERS)
+        ends = {name: _common_steps([curve]) for name, curve in curves.items() if name not in PEERS}
+        steps = min((end for end in ends.values() if 2 * end >= max(ends.values())), default=_common_steps([]))
         values = {name: v for name, curve in curves.items() if len(v := _returns_at(steps, curve))}
         best = max(values, key=lambda name: values[name].mean(), default="")
         texts = {name: seeds_text(v) for name, v in values.items()}
@@ -97,6 +110,42 @@ def _returns_at(steps: float, curve: Curve) -> np.ndarray:
     return values[np.isfinite(values)]
 
 
+def protocols_section(under: Mapping[str, Found]) -> str:
+    """Return the areas of the paper's four curves under each protocol, and their order.
+
+    Args:
+        under: the results under each protocol, by its name.
+    """
+    head, cells, orders = [""], [], []
+    for task in EVERY:
+        name = task.removesuffix("-v5")
+        orders.append([name])
+        for protocol, found in under.items():
+            curves = {rival: c for rival in RIVALS if (c := found.curve(task, rival, select=True))}
+            length = min((curve.iterations for curve in curves.values()), default=0)
+            areas = {rival: _areas(curve, length) for rival, curve in curves.items()}
+            order = sorted(areas, key=lambda rival: -float(areas[rival].mean()))
+            texts = {rival: seeds_text(values) for rival, values in areas.items()}
+            head.append(f"{name}, {protocol}" + (f", {length}" if length else ""))
+            cells.append([f"**{texts[r]}**" if r in order[:1] else texts.get(r, "missing") for r in RIVALS])
+            orders[-1].append(_order_text(order))
+    intro = paragraph(
+        "Area under curve in thousands ± standard error (seeds) under the [authors' protocol and with equal "
+        "optimisers](#verdict), over the number of iterations in the head of the table. Each curve is the candidate with "
+        "the largest area, named under [Evidence](#evidence). Bold: the largest. All other tables are with equal "
+        "optimisers."
+    )
+    by_area = table(["order of the areas", *(PROTOCOLS[name].short for name in under)], orders, 1 + len(under))
+    return "\n".join(["## The two protocols\n", intro, table(head, zip(RIVALS, *cells, strict=True)), by_area])
+
+
+def _order_text(order: Sequence[str]) -> str:
+    """Format the order of the paper's four curves, and those that are missing."""
+    missing = [rival for rival in RIVALS if rival not in order]
+    parts = [" > ".join(order), f"missing: {', '.join(missing)}" if missing else ""]
+    return "; ".join(filter(None, parts))
+
+
 def area_section(found: Found) -> str:
     """Return the table of areas under the curves on all tasks."""
     parts = []
@@ -114,7 +163,7 @@ def area_section(found: Found) -> str:
             head.append(f"{task.removesuffix('-v5')}, {length}")
             texts = [_area_text(curve, area) for curve, area in zip(curves, areas, strict=True)]
             cells.append([f"**{text}**" if text and m in best else text for text, m in zip(texts, means, strict=True)])
-        rows = zip((*RIVALS, *BEYOND), *cells, strict=True)
+        rows = zip((*RIVALS, *BEYOND.values()), *cells, strict=True)
         parts += [f"{SELECTED}\n" if select else "", table(head, [row for row in rows if any(row[1:])])]
     if not parts:
         return ""
