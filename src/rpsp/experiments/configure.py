@@ -10,7 +10,6 @@ import inspect
 import tomllib
 import typing
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
