@@ -226,7 +226,7 @@ class RunDirectory:
             scaling=scaling,
             recent=recent,
             sound=sound,
-            **{name: extra[name] for name in COUNTERS},
+            **{name: extra[name] for name in COUNTERS if name in extra},
         )
 
     def agent(self, which: str | int = "last", say: Callable[[str], None] = warn) -> tuple[Any, Any, int]:
@@ -285,7 +285,7 @@ class RunDirectory:
         if hashlib.sha256(data).hexdigest().encode() not in described:
             raise FileFormatError(f"{path}: its contents do not match its checksum; one of its files is damaged.")
         tree, extra = parse_tree(data, path)
-        counts = [extra.get(name) for name in COUNTERS]
+        counts = [extra.get(name, 0 if name in NEW_COUNTERS else None) for name in COUNTERS]
         if not all(isinstance(n, int | float) and 0 <= n < 2**60 for n in counts) or counts[0] != number:
             raise FileFormatError(f"{path}: is damaged: its counters {counts} do not fit checkpoint {number}.")
         if described != _manifest(data, extra, format_of(data)):
@@ -384,7 +384,9 @@ FILES = (
 PARTIAL_FILE = re.compile(rf"\.({'|'.join(map(re.escape, FILES))})\.[a-z0-9_]{{8}}{re.escape(PART)}")
 PARTIAL_CHECKPOINT = re.compile(r"\.[0-9]{6,9}\.[0-9]+(\.gone)?")
 """Temporary names that `write_bytes`, `write_checkpoint` and `_remove` use."""
-COUNTERS = "iteration", "samples", "rows", "astray", "halvings"
+NEW_COUNTERS = "error_ratio", "refit_from_iteration", "refits_rejected"
+"""Counters that checkpoints of 0.4.0 do not contain."""
+COUNTERS = "iteration", "samples", "rows", "astray", "halvings", *NEW_COUNTERS
 """The counters of a training state that checkpoints contain."""
 
 
@@ -398,7 +400,7 @@ def _shapes(leaves: Iterable[np.ndarray]) -> list[Any]:
 
 def _manifest(data: bytes, counters: Mapping[str, Any], format: int = FORMAT) -> bytes:
     """Return the content of manifest.json for a checkpoint. Reading compares it byte for byte."""
-    known = {name: counters[name] for name in COUNTERS}
+    known = {name: counters[name] for name in COUNTERS if name in counters}
     content = {"format": format, **known, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     return (json.dumps(content, indent=2) + "\n").encode()
 
