@@ -19,6 +19,7 @@ from rpsp.data.arrays import Numbers
 from rpsp.data.batches import Batch
 from rpsp.data.randomness import generator
 from rpsp.filters.base import AbstractFilter, compiled_predictions, constant
+from rpsp.filters.belief import check_at_least
 from rpsp.filters.inference import Inference, InferenceFilter, fit_inference, refit_inference
 from rpsp.filters.kernel_bayes import KernelBayesFilter
 from rpsp.filters.refinement import refined
@@ -28,7 +29,7 @@ from rpsp.filters.two_stage import KernelBayes, fit_two_stage
 class ResidualFilter(AbstractFilter):
     """A linear filter, and a kernel Bayes filter of its residuals.
 
-        e_t = (o_t − L(x_t, a_t)) / s
+        e_t = (o_t − L(x_t, a_t)) / s          (0 for a reset observation)
         x_{t+1} = f_L(x_t, a_t, o_t)
         p_{t+1} = f_K(p_t, a_t, e_t)
         o_t ≈ L(x_t, a_t) + s K(p_t, a_t)
@@ -46,18 +47,19 @@ class ResidualFilter(AbstractFilter):
         return jnp.concatenate([self.linear.init(), self.residual.init()])
 
     def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
-        x, p = self.parts(q)
-        e = (observation - self.linear.predict(x, action)) / self.spread
+        x, p = self.parts_of(q)
+        # A linear filter has no prediction before the first observation of an episode.
+        e = jnp.where(x[-1] == 0, 0.0, (observation - self.linear.predict(x, action)) / self.spread)
         return jnp.concatenate([self.linear.update(x, action, observation), self.residual.update(p, action, e)])
 
     def predict(self, q: Array, action: Array) -> Float[Array, " obs"]:
-        x, p = self.parts(q)
+        x, p = self.parts_of(q)
         return self.linear.predict(x, action) + self.spread * self.residual.predict(p, action)
 
-    def parts(self, q: Float[Array, " q"]) -> tuple[Float[Array, " x"], Float[Array, " p"]]:
-        """Split a state into x and p."""
+    def parts_of(self, q: Float[Array, "*rows q"]) -> tuple[Float[Array, "*rows x"], Float[Array, "*rows p"]]:
+        """Split states into x and p."""
         n = self.linear.size
-        return q[:n], q[n:]
+        return q[..., :n], q[..., n:]
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,11 @@ class ResidualKernelBayes(KernelBayes):
     """Maximum number of coordinates of the linear filter."""
     refit_epochs: int = 10
     """Number of refinement epochs of a refit."""
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        super().__post_init__()
+        check_at_least(self, 1, "linear_dimension")
 
     @property
     def linear(self) -> Inference:
