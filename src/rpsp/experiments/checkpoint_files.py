@@ -21,7 +21,9 @@ from rpsp.errors import FileFormatError
 from rpsp.experiments.checkpoints import FORMAT, check_fit, format_of, parse_tree, tree_bytes
 from rpsp.training.state import Training
 
-COUNTERS = "iteration", "samples", "rows", "astray", "halvings"
+NEW_COUNTERS = "error_ratio", "refit_from_iteration", "refits_rejected"
+"""Counters that checkpoints of 0.4.0 do not contain."""
+COUNTERS = "iteration", "samples", "rows", "astray", "halvings", *NEW_COUNTERS
 """The counters of a training state that checkpoints contain."""
 OLD_KEY = ((2,), np.dtype(np.uint32))
 """Shape and type of the random key that PPO and SAC kept in their memory up to version 0.4.0; it is not used any more."""
@@ -63,7 +65,7 @@ def read_training(checkpoint: Path, algorithm: AbstractAlgorithm) -> Training:
         scaling=scaling,
         recent=recent,
         sound=sound,
-        **{name: extra[name] for name in COUNTERS},
+        **{name: extra[name] for name in COUNTERS if name in extra},
     )
 
 
@@ -84,7 +86,7 @@ def parse_checkpoint(checkpoint: Path) -> tuple[Path, Any, dict[str, Any]]:
     if hashlib.sha256(data).hexdigest().encode() not in described:
         raise FileFormatError(f"{path}: its contents do not match its checksum; one of its files is damaged.")
     tree, extra = parse_tree(data, path)
-    counts = [extra.get(name) for name in COUNTERS]
+    counts = [extra.get(name, 0 if name in NEW_COUNTERS else None) for name in COUNTERS]
     if not all(isinstance(n, int | float) and 0 <= n < 2**60 for n in counts) or counts[0] != number:
         raise FileFormatError(f"{path}: is damaged: its counters {counts} do not fit checkpoint {number}.")
     if described != _manifest(data, extra, format_of(data)):
@@ -104,7 +106,7 @@ def _shapes(leaves: Iterable[np.ndarray]) -> list[Any]:
 
 def _manifest(data: bytes, counters: Mapping[str, Any], format: int = FORMAT) -> bytes:
     """Return the content of manifest.json for a checkpoint. Reading compares it byte for byte."""
-    known = {name: counters[name] for name in COUNTERS}
+    known = {name: counters[name] for name in COUNTERS if name in counters}
     content = {"format": format, **known, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     return (json.dumps(content, indent=2) + "\n").encode()
 

@@ -24,6 +24,7 @@ from rpsp.experiments.settings import Setting, merged, settings_class
 from rpsp.filters.belief import Belief
 from rpsp.filters.inference import Inference
 from rpsp.filters.memory import FiniteMemory, Recurrent
+from rpsp.filters.residual import ResidualKernelBayes
 from rpsp.filters.tabular import Tabular
 from rpsp.filters.two_stage import KernelBayes
 from rpsp.training.state import LoopSettings, Recipe
@@ -196,6 +197,14 @@ METHODS: dict[str, Method] = {
             Recurrent(),
             Vrpg(learning_rate=1e-2, filter_kl=0.02, truncate=50),
             "the same, one joint gradient step per iteration",
+        ),
+        Method(
+            "rpsr-alt",
+            ResidualKernelBayes(),
+            ALTERNATING,
+            "kernel Bayes rule on the residual of a linear filter, refitted; as rpsp-alt",
+            REFITTED,
+            ours=True,
         ),
         Method("rpsi-trpo", Inference(), Trpo(), "direct inference, refitted; TRPO", REFITTED, ours=True),
         Method("rpsi-alt", Inference(), ALTERNATING, "direct inference, refitted; as rpsp-alt", REFITTED, ours=True),

@@ -280,13 +280,15 @@ def predictions(
 
 def one_step_error(filter: AbstractFilter, batch: Batch) -> float:
     """Return the mean squared error of E[o_t | q_t, a_t] over all steps and observation dimensions of a batch."""
-    errors = np.asarray(_one_step(filter, batch))[np.asarray(batch.mask)]
+    mask = np.asarray(batch.mask)
+    errors = np.asarray(compiled_predictions(filter, batch))[mask] - np.asarray(batch.observations)[mask]
     return float(np.mean(np.square(errors, dtype=np.float64)))
 
 
 @eqx.filter_jit
-def _one_step(filter: AbstractFilter, batch: Batch) -> Float[Array, "row time obs"]:
-    return predictions(filter, unroll(filter, batch), jnp.asarray(batch.actions)) - batch.observations
+def compiled_predictions(filter: AbstractFilter, batch: Batch) -> Float[Array, "row time obs"]:
+    """Return E[o_t | q_t, a_t] of all steps. Compiled once per filter structure and batch shape."""
+    return predictions(filter, unroll(filter, batch), jnp.asarray(batch.actions))
 
 
 def forecast(

@@ -105,8 +105,8 @@ def check_at_least(part: Any, least: int, *names: str, most: int | None = MOST) 
         UsageError: if a number is out of range or NaN.
     """
     for name in names:
-        value = getattr(part, name)
-        values = value if isinstance(value, tuple) else () if value is None else (value,)
+        value: Any = getattr(part, name)
+        values: tuple[Any, ...] = value if isinstance(value, tuple) else () if value is None else (value,)
         if not all(number >= least for number in values):
             raise UsageError(f"{name}: {value} must be at least {least}.")
         if most is not None and any(isinstance(number, int) and number > most for number in values):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -21,7 +21,7 @@ from rpsp.data.linalg import NormalEquations, conditional_operators, outer, rand
 from rpsp.data.randomness import generator
 from rpsp.data.windows import WindowIndex, Windows, chunked, flat, window_index
 from rpsp.errors import UsageError
-from rpsp.filters.base import AbstractFilter, compiled_unroll, random_like, to_float32, to_float64
+from rpsp.filters.base import AbstractFilter, compiled_unroll, one_step_error, random_like, to_float32, to_float64
 from rpsp.filters.belief import Belief, check_at_least
 from rpsp.filters.features import FeatureMap, OneHotSequence, fit_fourier
 from rpsp.filters.kernel_bayes import KernelBayesFilter
@@ -67,7 +67,9 @@ class KernelBayes(Belief):
     epochs: int = 20
     """Number of refinement epochs (backpropagation through time) after the regression."""
     refit_epochs: int = 0
-    """Number of refinement epochs after the regression of a refit. 0: none, as in version 0.4.0."""
+    """Number of refinement epochs of a refit. 0: none, as in version 0.4.0."""
+    refit_from: Literal["regression", "filter", "both"] = "regression"
+    """What a refit refines: a new two-stage regression, the filter in use, or both; the smaller held-out error wins."""
     random: bool = False
     """Initialise the parameters at random before the refinement, instead of by regression (the paper's random PSR)."""
 
@@ -93,8 +95,19 @@ class KernelBayes(Belief):
         return refined(filter, batch, held_out, self.epochs, key=refine_key)
 
     def refit(self, filter: AbstractFilter, batch: Batch, held_out: Batch, *, key: PRNGKeyArray) -> AbstractFilter:
-        """Repeat the regression and the refinement on recent episodes. State coordinates change."""
-        return replace(self, random=False, epochs=self.refit_epochs).fit(batch, held_out, key=key)
+        """Repeat the initialisation on recent episodes: regression, then refinement. State coordinates change.
+
+        With `refit_from="both"`, the filter in use is refined as well, and the filter with the smaller one-step error on
+        held-out episodes is returned.
+        """
+        new_key, old_key = jax.random.split(key)
+        candidates: list[AbstractFilter] = []
+        if self.refit_from != "filter":
+            again = replace(self, random=False, epochs=self.refit_epochs)
+            candidates.append(again.fit(batch, held_out, key=new_key))
+        if self.refit_from != "regression":
+            candidates.append(refined(filter, batch, held_out, self.refit_epochs, key=old_key))
+        return min(candidates, key=lambda found: one_step_error(found, held_out))
 
 
 class Maps(NamedTuple):

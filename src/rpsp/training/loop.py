@@ -60,7 +60,7 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
         UsageError: if the algorithm needs bounded continuous actions and the environment has others.
     """
     belief, algorithm = recipe
-    if settings.refit_before and belief.can_refit:
+    if (settings.refit_before or settings.refit_when is not None) and belief.can_refit:
         belief = belief.for_refits()
     if algorithm.squashed:
         _check_bounds(envs)
@@ -195,6 +195,9 @@ def concluded(
         sound=training.sound if unsound else before.agent,
         astray=training.astray + 1 if unsound else 0,
         halvings=training.halvings,
+        error_ratio=found["prediction_error"] / max(found["persistence_error"], 1e-12),
+        refit_from_iteration=before.refit_from_iteration,
+        refits_rejected=before.refits_rejected,
     )
     return _led_back(recipe, settings, after, record)
 

@@ -146,6 +146,19 @@ class Refitted(NamedTuple):
     agent: Agent
     memory: Any
     record: Record
+    refit_from_iteration: int = 0
+    """The first iteration before which `refit_when` may start the next refit."""
+    refits_rejected: int = 0
+    """Number of rejected refits in a row."""
+
+
+def is_due(settings: TrainingSettings, training: Training) -> bool:
+    """Return whether a refit is due before the next iteration: by its number, or by the error of the filter."""
+    if training.iteration in settings.refit_before:
+        return True
+    if settings.refit_when is None or training.iteration < training.refit_from_iteration:
+        return False
+    return training.error_ratio > settings.refit_when
 
 
 def refit_if_due(recipe: Recipe, settings: TrainingSettings, training: Training) -> Refitted:
@@ -161,22 +174,33 @@ def refit_if_due(recipe: Recipe, settings: TrainingSettings, training: Training)
     Returns:
         The agent that will act, with its memory and a record of the refit.
     """
-    (belief, algorithm), agent, memory = recipe, training.agent, training.memory
-    if not belief.can_refit or training.iteration not in settings.refit_before or not training.recent:
-        return Refitted(agent, memory, {})
+    agent, memory, rejected = training.agent, training.memory, training.refits_rejected
+    if not recipe.belief.can_refit or not training.recent or not is_due(settings, training):
+        return Refitted(agent, memory, {}, training.refit_from_iteration, rejected)
+    candidate, record = _candidate(recipe.belief, settings, training)
+    rejected = rejected + 1 if candidate is None else 0
+    wait = training.iteration + settings.refit_wait * 2**rejected
+    if candidate is None:
+        return Refitted(agent, memory, record, wait, rejected)
+    return Refitted(candidate, _memory_after(recipe, settings, training, candidate), record, wait, rejected)
+
+
+def _candidate(belief: Belief, settings: TrainingSettings, training: Training) -> tuple[Agent | None, Record]:
+    """Refit the filter of a run. Return the new agent, or None if it is not accepted, and a record."""
+    agent = training.agent
     rng = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(3, training.iteration)))
     batch, held = _rows_split(training.recent, settings, belief.min_length, rng)
     watched = diagnose(agent, agent, held, False)
     # A filter that predicts well stays: better predictions alone improved no run, and every refit costs a little return.
     if watched["prediction_error"] <= settings.refit_above * watched["persistence_error"]:
-        return Refitted(agent, memory, {"refit_skipped": 1.0})
+        return None, {"refit_skipped": 1.0}
     key = key_for(settings.seed, REFIT_STREAM, training.iteration)
     try:
         candidate = refitted(belief, agent, batch, held, key=key, rng=rng)
     except (UsageError, DivergedError):  # such as episodes that have become too short for a window
         candidate = None
     if candidate is None:
-        return Refitted(agent, memory, {"refit_accepted": 0.0})
+        return None, {"refit_accepted": 0.0}
     before, after = one_step_error(agent.filter, held), one_step_error(candidate.filter, held)
     kl = float(diagnose(agent, candidate, held, True)["whole_kl"])
     # Slightly better predictions do not make up for a change of the policy: a KL of 0.7 undid a hundred iterations. But a
@@ -188,14 +212,15 @@ def refit_if_due(recipe: Recipe, settings: TrainingSettings, training: Training)
         "refit_kl": kl,
         "refit_accepted": float(accepted),
     }
-    if not accepted:
-        return Refitted(agent, memory, record)
-    if algorithm.moves_filter(agent) or not belief.keeps_coordinates:
+    return candidate if accepted else None, record
+
+
+def _memory_after(recipe: Recipe, settings: TrainingSettings, training: Training, candidate: Agent) -> Any:
+    """Return the algorithm's memory after an accepted refit."""
+    if recipe.algorithm.moves_filter(training.agent) or not recipe.belief.keeps_coordinates:
         # Moments of parameters, or a critic of states, whose meaning has changed.
-        memory = algorithm.init(candidate, key=key_for(settings.seed, INIT_STREAM, training.iteration))
-    else:
-        memory = algorithm.on_refit(candidate, memory)
-    return Refitted(candidate, memory, record)
+        return recipe.algorithm.init(candidate, key=key_for(settings.seed, INIT_STREAM, training.iteration))
+    return recipe.algorithm.on_refit(candidate, training.memory)
 
 
 def _rows_split(
@@ -229,6 +254,8 @@ def _take(batch: Batch, rows: np.ndarray, least: int) -> Batch:
 
 def still_wanted(recent: tuple[Batch, ...], iteration: int, settings: TrainingSettings) -> tuple[Batch, ...]:
     """Return those batches before `iteration` that the next refit will use. The others need not be kept or saved."""
+    if settings.refit_when is not None:
+        return recent[-settings.refit_batches :]
     later = [n for n in settings.refit_before if n >= iteration]
     if not later:
         return ()

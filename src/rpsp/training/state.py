@@ -53,6 +53,11 @@ class LoopSettings:
     """Number of recent observations that the policy gets in addition to the state. The paper's +obs is 2."""
     refit_before: tuple[int, ...] = ()
     """Iterations, counted from 0, before which the filter is refitted to recent batches. Not in the paper."""
+    refit_when: float | None = None
+    """Refit whenever the filter's one-step error on the latest batch exceeds this fraction of the error of persistence.
+    None: only before the iterations of --refit-before. Not in the paper."""
+    refit_wait: int = 4
+    """Number of iterations from one refit to the next that --refit-when may start, doubled by every rejection in a row."""
     refit_batches: int = 3
     """Refit: number of latest batches to use."""
     refit_samples: int = 20_000
@@ -67,8 +72,8 @@ class LoopSettings:
     def __post_init__(self) -> None:
         """Check the settings."""
         check_at_least(self, 1, "hidden")
-        check_at_least(self, 1, "refit_batches", "refit_samples", most=None)
-        check_at_least(self, 0, "plus_obs", "refit_above")
+        check_at_least(self, 1, "refit_wait", "refit_batches", "refit_samples", most=None)
+        check_at_least(self, 0, "plus_obs", "refit_above", "refit_when")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,3 +116,9 @@ class Training(eqx.Module):
     """Number of iterations in a row since then whose step was not finite."""
     halvings: int = 0
     """How often the run went back; each time its steps are halved."""
+    error_ratio: float = 0.0
+    """The filter's one-step error on the latest batch, divided by that of persistence. 0 before the first iteration."""
+    refit_from_iteration: int = 0
+    """The first iteration before which `refit_when` may start a refit."""
+    refits_rejected: int = 0
+    """Number of rejected refits in a row."""
