@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from jaxtyping import PRNGKeyArray
 
@@ -106,7 +106,7 @@ def check_at_least(part: Any, least: int, *names: str, most: int | None = MOST) 
     """
     for name in names:
         value: Any = getattr(part, name)
-        values: tuple[Any, ...] = value if isinstance(value, tuple) else () if value is None else (value,)
+        values = () if value is None else cast(tuple[Any, ...], value) if isinstance(value, tuple) else (value,)
         if not all(number >= least for number in values):
             raise UsageError(f"{name}: {value} must be at least {least}.")
         if most is not None and any(isinstance(number, int) and number > most for number in values):

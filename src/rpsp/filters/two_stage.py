@@ -7,7 +7,7 @@ grow with the amount of data. There are no local optima.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal, NamedTuple
 
@@ -88,11 +88,7 @@ class KernelBayes(Belief):
 
     def fit(self, batch: Batch, held_out: Batch, *, key: PRNGKeyArray) -> AbstractFilter:
         """Fit by two-stage regression, then refine by backpropagation through time."""
-        fit_key, random_key, refine_key = jax.random.split(key, 3)
-        filter = fit_two_stage(batch, self, rng=generator(fit_key))
-        if self.random:
-            filter = random_like(filter, key=random_key)
-        return refined(filter, batch, held_out, self.epochs, key=refine_key)
+        return self._initialised(batch, held_out, self.epochs, key=key, random=self.random)
 
     def refit(self, filter: AbstractFilter, batch: Batch, held_out: Batch, *, key: PRNGKeyArray) -> AbstractFilter:
         """Repeat the initialisation on recent episodes: regression, then refinement. State coordinates change.
@@ -100,14 +96,22 @@ class KernelBayes(Belief):
         With `refit_from="both"`, the filter in use is refined as well, and the filter with the smaller one-step error on
         held-out episodes is returned.
         """
-        new_key, old_key = jax.random.split(key)
         candidates: list[AbstractFilter] = []
         if self.refit_from != "filter":
-            again = replace(self, random=False, epochs=self.refit_epochs)
-            candidates.append(again.fit(batch, held_out, key=new_key))
+            candidates.append(self._initialised(batch, held_out, self.refit_epochs, key=key))
         if self.refit_from != "regression":
-            candidates.append(refined(filter, batch, held_out, self.refit_epochs, key=old_key))
+            candidates.append(refined(filter, batch, held_out, self.refit_epochs, key=jax.random.fold_in(key, 1)))
         return min(candidates, key=lambda found: one_step_error(found, held_out))
+
+    def _initialised(
+        self, batch: Batch, held_out: Batch, epochs: int, *, key: PRNGKeyArray, random: bool = False
+    ) -> KernelBayesFilter:
+        """Return the filter of the two-stage regression after some epochs of refinement."""
+        fit_key, random_key, refine_key = jax.random.split(key, 3)
+        filter = fit_two_stage(batch, self, rng=generator(fit_key))
+        if random:
+            filter = random_like(filter, key=random_key)
+        return refined(filter, batch, held_out, epochs, key=refine_key)
 
 
 class Maps(NamedTuple):
