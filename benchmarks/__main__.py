@@ -22,6 +22,7 @@ NAMES = (
     "fresh",
     "knows",
     "stale",
+    "transfer",
     "training_speed",
     "lockstep",
     "overlap",
