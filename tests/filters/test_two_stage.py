@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from rpsp.data.linalg import outer
 from rpsp.data.windows import flat, window_index
 from rpsp.errors import UsageError
 from rpsp.filters.base import compiled_unroll, one_step_error, predictions, unroll
+from rpsp.filters.kernel_bayes import KernelBayesFilter
 from rpsp.filters.tabular import Tabular, fit_tabular
 from rpsp.filters.two_stage import (
     KernelBayes,
@@ -283,3 +285,30 @@ def test_tabular_first_state_is_counted_from_starts():
     overall = counts.sum(axis=0) + 0.5
     overall /= overall.sum(axis=0)
     np.testing.assert_allclose(filter.W_first, (counts + overall) / (counts.sum(axis=1, keepdims=True) + 1), rtol=1e-5)
+
+
+def test_a_refit_can_start_from_a_new_regression_from_the_filter_in_use_or_from_the_better_of_both():
+    """After 0 epochs: the regression with the same key, the filter itself, and the one that predicts better."""
+    rng = np.random.default_rng(0)
+    system = linear_gaussian(2, 2, 1, rng)
+    batch, held = (pack(simulate_linear_gaussian(system, n, 30, rng)) for n in (20, 5))
+    small = KernelBayes(past=3, future=2, dimension=5, history_dimension=15, frequencies=30, epochs=0)
+    key = jax.random.key(3)
+    good = small.fit(batch, held, key=key)
+    bad = eqx.tree_at(lambda f: f.W_pred, good, good.W_pred + 1.0)
+
+    def refitted(start: str, filter: KernelBayesFilter) -> KernelBayesFilter:
+        return replace(small, refit_from=start).refit(filter, batch, held, key=key)
+
+    assert_same(refitted("regression", bad), good)
+    assert_same(refitted("filter", bad), bad)
+    assert_same(refitted("both", bad), good)
+    refined = replace(small, refit_from="filter", refit_epochs=3).refit(good, batch, held, key=key)
+    assert_same(replace(small, refit_from="both").refit(refined, batch, held, key=key), refined)
+    assert one_step_error(refined, held) < one_step_error(good, held)
+
+
+def assert_same(found: KernelBayesFilter, expected: KernelBayesFilter) -> None:
+    """The same arrays, bit for bit."""
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(np.asarray(x), np.asarray(y))

@@ -260,7 +260,8 @@ def refitting(
             given.append((batch, held_out))
             return change(filter)
 
-    amounts = TrainingSettings(samples=60, exploration_episodes=8, refit_before=(2, 3, 8), refit_batches=2, **settings)
+    refits: dict[str, Any] = {"refit_before": (2, 3, 8), "refit_batches": 2} | settings
+    amounts = TrainingSettings(samples=60, exploration_episodes=8, **refits)
     return history(Recipe(Changing(window.make), algorithm), 9, amounts), (given, batches)
 
 
@@ -300,6 +301,21 @@ def test_a_refit_is_taken_only_if_it_predicts_better() -> None:
 def test_a_belief_that_predicts_well_is_not_refitted() -> None:
     steps, (given, _) = refitting(better, refit_above=1e6)
     assert not given and [r["iteration"] for _, r in steps[1:] if r.get("refit_skipped")] == [2, 3, 8]
+
+
+def test_refits_can_be_started_by_the_error_and_wait_longer_after_every_rejection() -> None:
+    """A first refit helps; then the filter is as good as persistence, an error of 1, and others have nothing to gain."""
+    settings: dict[str, Any] = {"refit_before": (), "refit_wait": 2, "refit_above": 0.0}
+    steps, (given, batches) = refitting(better, refit_when=0.5, **settings)
+    taken = {int(r["iteration"]): r["refit_accepted"] for _, r in steps[1:] if "refit_accepted" in r}
+    assert taken == {1: 1, 3: 0, 7: 0}, "2 iterations after the first, 4 after a rejection; the next would be before 15"
+    assert rows_of(*given[2]) == rows_of(batches[5], batches[6])
+    for training, record in steps[1:]:
+        assert training.error_ratio == pytest.approx(record["prediction_error"] / record["persistence_error"], rel=1e-6)
+        assert len(training.recent) == min(training.iteration, 2)
+
+    few, (given, _) = refitting(better, refit_when=1e6, **settings)
+    assert not given and len(few) == 10
 
 
 def test_a_refit_that_moves_the_policy_too_far_must_halve_the_error() -> None:
