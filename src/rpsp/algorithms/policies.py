@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from rpsp.data.arrays import Numbers
 from rpsp.data.scaling import Scaling
 from rpsp.errors import UsageError
 from rpsp.filters.base import AbstractFilter, Concatenated, constant
@@ -147,13 +148,35 @@ class Categorical(AbstractDistribution):
 
 
 class Network(eqx.Module):
-    """Layers of ReLU units over z-scored inputs; the output layer is zero at first, so that all states start alike."""
+    """Layers of ReLU units over z-scored inputs; the output layer is zero at first, so that all states start alike.
+
+    The inputs are z = (Pᵀ q − mean) / scale, where P is the `view` of the filter, or z = (q − mean) / scale without one.
+
+    Args:
+        inputs: number of coordinates of z.
+        outputs: number of outputs.
+        hidden: sizes of the hidden layers.
+        scaling: mean and scale of the inputs. None: 0 and 1.
+        view: P. None: all of q.
+        key: random key of the weights.
+    """
 
     layers: tuple[eqx.nn.Linear, ...]
-    mean: Float[Array, " q"] = constant()
-    scale: Float[Array, " q"] = constant()
+    mean: Float[Array, " x"] = constant()
+    scale: Float[Array, " x"] = constant()
+    view: Float[Array, "q x"] | None = constant()
+    """P."""
 
-    def __init__(self, inputs: int, outputs: int, *, hidden: Sequence[int], scaling: Scaling | None, key: PRNGKeyArray):
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        hidden: Sequence[int],
+        scaling: Scaling | None,
+        view: Float[Numbers, "q x"] | None = None,
+        key: PRNGKeyArray,
+    ):
         sizes = [inputs, *hidden, outputs]
         if min(sizes) < 1:
             raise UsageError(f"hidden={list(hidden)}: a layer between {inputs} inputs and {outputs} outputs is empty.")
@@ -162,9 +185,10 @@ class Network(eqx.Module):
         self.layers = (*inner, jax.tree.map(jnp.zeros_like, last))
         self.mean = jnp.zeros(inputs) if scaling is None else jnp.asarray(scaling.mean, jnp.float32)
         self.scale = jnp.ones(inputs) if scaling is None else jnp.asarray(scaling.scale, jnp.float32)
+        self.view = None if view is None else jnp.asarray(view, jnp.float32)
 
     def __call__(self, q: Float[Array, " q"]) -> Float[Array, " out"]:
-        x = (q - self.mean) / self.scale
+        x = ((q if self.view is None else q @ self.view) - self.mean) / self.scale
         for layer in self.layers[:-1]:
             x = jax.nn.relu(self.normalised(layer(x)))
         return self.layers[-1](x)
@@ -206,12 +230,15 @@ def input_scaling(filter: AbstractFilter, states: Float[np.ndarray, "n q"], leas
 
     z-scored one by one, the last coordinates of a predictive state, which have a hundredth of the first ones' spread on
     exploration data, would be blown up to as much noise, and leave that range as soon as the policy learns something. Or
-    a coordinate's own standard deviation, but no less than the fraction `least` of the largest.
+    a coordinate's own standard deviation, but no less than the fraction `least` of the largest. If the filter has a
+    `view`, coordinates are those of the view.
     """
     if isinstance(filter, Concatenated):
         n = filter.first.size
         parts = input_scaling(filter.first, states[:, :n], least), input_scaling(filter.second, states[:, n:], least)
         return Scaling(*(np.concatenate(both) for both in zip(*((p.mean, p.scale) for p in parts), strict=True)))
+    if filter.view is not None:
+        states = states @ np.asarray(filter.view, np.float64)
     spread = states.std(axis=0)
     largest = spread.max()  # a filter none of whose coordinates moves has units of 1
     return Scaling(states.mean(axis=0), np.maximum(spread, least * largest) if largest > 1e-9 else np.ones_like(spread))
@@ -241,9 +268,10 @@ class GaussianPolicy(AbstractPolicy):
         hidden: Sequence[int] = (16,),
         log_std: float = 0.0,
         scaling: Scaling | None = None,
+        view: Float[Numbers, "q x"] | None = None,
         key: PRNGKeyArray,
     ):
-        self.network = Network(inputs, actions, hidden=hidden, scaling=scaling, key=key)
+        self.network = Network(inputs, actions, hidden=hidden, scaling=scaling, view=view, key=key)
         self.log_std = jnp.full(actions, log_std, jnp.float32)
 
     def __call__(self, q: Float[Array, " q"]) -> Gaussian:
@@ -262,9 +290,10 @@ class SquashedPolicy(AbstractPolicy):
         *,
         hidden: Sequence[int] = (16,),
         scaling: Scaling | None = None,
+        view: Float[Numbers, "q x"] | None = None,
         key: PRNGKeyArray,
     ):
-        self.network = Network(inputs, 2 * actions, hidden=hidden, scaling=scaling, key=key)
+        self.network = Network(inputs, 2 * actions, hidden=hidden, scaling=scaling, view=view, key=key)
 
     @property
     def actions(self) -> int:
@@ -287,9 +316,10 @@ class CategoricalPolicy(AbstractPolicy):
         *,
         hidden: Sequence[int] = (16,),
         scaling: Scaling | None = None,
+        view: Float[Numbers, "q x"] | None = None,
         key: PRNGKeyArray,
     ):
-        self.network = Network(inputs, actions, hidden=hidden, scaling=scaling, key=key)
+        self.network = Network(inputs, actions, hidden=hidden, scaling=scaling, view=view, key=key)
 
     def __call__(self, q: Float[Array, " q"]) -> Categorical:
         return Categorical(self.network(q))

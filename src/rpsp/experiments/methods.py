@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from rpsp.algorithms.alternating import InSequence
-from rpsp.algorithms.base import AbstractAlgorithm, everything, filter_only
+from rpsp.algorithms.base import AbstractAlgorithm, everything, filter_only, policy_only
 from rpsp.algorithms.ppo import Ppo
 from rpsp.algorithms.sac import Sac
 from rpsp.algorithms.trpo import Trpo
@@ -130,6 +130,9 @@ iteration, a policy needs long steps, which are too long for a filter. With 1e-2
 stuck with a filter that predicted worse than the mean."""
 WHOLE = Trpo(moves=everything)
 """TRPO on filter and policy together, with Fisher products through time."""
+REINFORCE = Vrpg(moves=policy_only, prediction_weight=0.0, learning_rate=1e-2)
+"""The optimiser of finite memory in the authors' released settings: Adam on the policy alone, without prediction loss and
+without trust region. The authors' learning rates lie between 5e-3 and 1e-2."""
 PPO = Ppo(learning_rate=3e-4)
 SAC = Sac(hidden=(64, 64), learning_rate=1e-3, normed=True)
 
@@ -138,6 +141,8 @@ REFITTED = LoopSettings(refit_before=(1, 2, 4, 8, 16, 32, 64, 128, 256), renew_u
 """For filters that are refitted in closed form. The schedule is dense at the start, where behaviour changes fast. The
 policy's input is rescaled, because the predictive states of a walking robot differ from those of a falling one: they
 spread ten times as far, by different factors in different coordinates."""
+FOLLOWED = LoopSettings(renew_units=True)
+"""For windows of actions and observations: rivals of direct inference, so the policy's input is rescaled as there."""
 WIDE = LoopSettings(hidden=(64, 64), log_std=-1.0, renew_units=True)
 """For PPO. The initial standard deviation of about a third instead of 1 helped most. After the same number of steps,
 returns are three times as high on HalfCheetah and Ant, no lower on Hopper, and perhaps slightly lower on Walker2d
@@ -146,6 +151,11 @@ STEEP = LoopSettings(hidden=(64, 64), refit_batches=20, refit_kl=1e6, plus_obs=2
 """For SAC. Refits, if they are requested, use more batches, because they are a tenth as large. The KL limit is lifted,
 because SAC's policies are so steep that a KL of 0.1 is a very small change. Refits are off by default: they improved no
 task and made Ant worse."""
+
+
+def _reinforced(window: int) -> Method:
+    about = f"finite memory of {window}, trained by REINFORCE with Adam, as in the authors' settings"
+    return Method(f"fm{window}-vrpg", FiniteMemory(window=window), REINFORCE, about)
 
 
 def _gru(units: int) -> Method:
@@ -173,6 +183,25 @@ METHODS: dict[str, Method] = {
         Method("fm1", FiniteMemory(window=1), Trpo(), "finite memory: the last observation"),
         Method("fm2", FiniteMemory(window=2), Trpo(), "finite memory: the last two observations"),
         Method("fm5", FiniteMemory(window=5), Trpo(), "finite memory: the last five observations"),
+        _reinforced(1),
+        _reinforced(2),
+        _reinforced(5),
+        Method(
+            "fm10a",
+            FiniteMemory(window=10, actions=True),
+            Trpo(),
+            "finite memory: the last ten observations and actions",
+            FOLLOWED,
+            ours=True,
+        ),
+        Method(
+            "fm10a-pca",
+            FiniteMemory(window=10, actions=True, dimension=20),
+            Trpo(),
+            "… compressed to 20 principal components: the control for direct inference",
+            FOLLOWED,
+            ours=True,
+        ),
         _gru(16),
         _gru(32),
         _gru(64),

@@ -68,6 +68,9 @@ class KernelBayes(Belief):
     """Number of refinement epochs after the regression of a refit. 0: none, as in version 0.4.0."""
     random: bool = False
     """Initialise the parameters at random before the refinement, instead of by regression (the paper's random PSR)."""
+    train_predictions: bool = True
+    """Train the weights of the one-step prediction, W_pred, with the policy. If False, they stay as they are after the
+    refinement, as in the authors' program."""
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -80,12 +83,14 @@ class KernelBayes(Belief):
         return self.future + 1
 
     def fit(self, batch: Batch, held_out: Batch, *, key: PRNGKeyArray) -> AbstractFilter:
-        """Fit by two-stage regression, then refine by backpropagation through time."""
+        """Fit by two-stage regression, refine by backpropagation through time, then freeze what shall not be trained."""
         fit_key, random_key, refine_key = jax.random.split(key, 3)
         filter = fit_two_stage(batch, self, rng=generator(fit_key))
         if self.random:
             filter = random_like(filter, key=random_key)
-        return refined(filter, batch, held_out, self.epochs, key=refine_key)
+        filter = refined(filter, batch, held_out, self.epochs, key=refine_key)
+        # Only now, because refinement trains all parameters.
+        return filter if self.train_predictions else replace(filter, frozen=("W_pred",))
 
     def refit(self, filter: AbstractFilter, batch: Batch, held_out: Batch, *, key: PRNGKeyArray) -> AbstractFilter:
         """Repeat the regression and the refinement on recent episodes. State coordinates change."""
