@@ -5,7 +5,7 @@
     environment → FailureGuard → ObserveOnly → ObservationNoise → ObservationLatency → ObservationDropout → agent
 
 This is the order in a robot: which sensors exist, their noise, the latency of their signal, and lost signals. An action
-passes `ActionLatency`. Each of these is also available as a Gymnasium wrapper of a single environment.
+passes `ActionLatency`, then `ActionLimit`. Each of these is also available as a Gymnasium wrapper of a single environment.
 
 Every disturbance is implemented once, as a `Disturbance` of a batch. The wrapper of a single environment uses a batch
 of one. A wrapped single environment and row i of a wrapped batch therefore give the same values for the same seed.
@@ -28,7 +28,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from rpsp.envs.disturbances import Array, Delay, Disturbance, Dropout, Latency, Noise, Selection, _require_box
+from rpsp.envs.disturbances import Array, Delay, Disturbance, Dropout, Latency, Limit, Noise, Selection, _require_box
 from rpsp.envs.guards import _short
 from rpsp.envs.mujoco_batch import BATCHED_IDS, MujocoBatch
 from rpsp.envs.tasks import _CLASSIC_POSITIONS, TASKS
@@ -69,6 +69,7 @@ def make(
     obs_latency: int | None = None,
     act_latency: int = 0,
     dropout: float = 0.0,
+    action_limit: float | None = None,
     noise: float | None = None,
     latency: int | None = None,
     max_episode_steps: int | None = None,
@@ -95,6 +96,8 @@ def make(
         obs_latency: latency of observations, in steps. Default: 0.
         act_latency: latency of actions, in steps. Default: 0.
         dropout: probability that an observation is lost and the last one is repeated. Default: 0.
+        action_limit: actions are clipped to ± this value, in the environment's own units, and the action space is the
+            smaller range. Default: no limit.
         noise: alias of `obs_noise`.
         latency: alias of `obs_latency`.
         max_episode_steps: time limit of an episode. Default: the paper's limit for its tasks, otherwise the limit of
@@ -105,7 +108,7 @@ def make(
             `rpsp.envs.watchdog`). Default: 0 (no limit).
         autoreset_mode: how finished rows are reset, as in Gymnasium. DISABLED leaves resets to the caller.
             Default: NEXT_STEP.
-        **env_kwargs: keyword arguments of the environment.
+        **env_kwargs: keyword arguments of the environment, such as forward_reward_weight=10 of Hopper.
 
     Returns:
         The vector environment.
@@ -131,24 +134,26 @@ def make(
     if relative_noise and amounts[Noise]:
         raise UsageError(f"obs_noise={amounts[Noise]} and relative_noise={relative_noise}: give only one of them")
     disturbances = [kind(amount) for kind, amount in amounts.items() if amount]
+    # The innermost one, so that the null action of a latency is the middle of the smaller range.
+    limits = [] if action_limit is None else [Limit(action_limit)]
 
     spec = _find_spec(id) if isinstance(id, str) else None
     name = "the environment" if spec is None else spec.id
-    with _blaming(name, "being made"):
-        envs = _batch(id, spec, num_envs, max_episode_steps, threads, patience, env_kwargs)
+    envs = _made(name, id, spec, num_envs, max_episode_steps, threads, patience, env_kwargs)
     try:
         _check_spaces(name, envs)
         visible = _visible(observe, envs)
         if relative_noise:
-            with _blaming(name, "being made"):
-                alone = _batch(id, spec, 1, max_episode_steps, threads, patience, env_kwargs)
+            alone = _made(name, id, spec, 1, max_episode_steps, threads, patience, env_kwargs)
+            for limit in limits:  # random actions are those of the smaller range
+                alone = DisturbedBatch(alone, Limit(limit.limit))
             # With `_Front`, exceptions and time limits are handled here as in a rollout.
             with closing(_Front(alone, name, None, patience)) as front:
                 units = _spread(front, name)
             disturbances.insert(0, Noise(relative_noise, units if visible is None else units[list(visible)]))
         if visible is not None:
             disturbances.insert(0, Selection(visible))
-        for disturbance in disturbances:
+        for disturbance in (*limits, *disturbances):
             envs = DisturbedBatch(envs, disturbance)
     except Exception:
         envs.close()
@@ -157,6 +162,21 @@ def make(
         envs = Autoreset(envs, mode)
     # MujocoBatch does a fixed amount of computation and cannot hang, so it needs no time limit.
     return _Front(envs, name, seed, Patience() if isinstance(envs.unwrapped, MujocoBatch) else patience)
+
+
+def _made(name: str, *given: Any) -> MujocoBatch | SerialBatch:
+    """Return `_batch(*given)`, and name the environment in errors."""
+    try:
+        with _blaming(name, "being made"):
+            return _batch(*given)
+    except EnvironmentFailure as failure:
+        said = f"{failure.__cause__}" if isinstance(failure.__cause__, TypeError) else ""
+        wrong = [argument for argument in given[-1] if f"unexpected keyword argument '{argument}'" in said]
+        if not wrong:
+            raise
+        raise UsageError(
+            f"{wrong[0]}: {name} has no such argument; see the arguments that its documentation lists"
+        ) from failure
 
 
 def _batch(

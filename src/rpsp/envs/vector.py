@@ -89,6 +89,8 @@ class DisturbedBatch(VectorWrapper):
             self.num_envs, env.single_observation_space, env.single_action_space
         )
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.single_action_space = disturbance.accepted_space(env.single_action_space)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
 
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         seeds, rows = row_seeds(seed, self.num_envs), rows_to_reset(options, self.num_envs)
