@@ -23,8 +23,9 @@ class Disturbance:
     gets.
 
     Subclasses override `first` and `next`, which change the first reading of an episode and all later ones, or `send`,
-    which changes actions. `delivered_space` and `accepted_space` say which spaces the agent gets. `first` and `next` get only the rows concerned. This class keeps a random generator per row,
-    separate from that of the environment, and the last delivered observations, which finished rows repeat.
+    which changes actions. `first` and `next` get only the rows concerned. `delivered_space` and `accepted_space` say
+    which spaces the agent gets. This class keeps a random generator per row, separate from that of the environment, and
+    the last delivered observations, which finished rows repeat.
     """
 
     stream: ClassVar[int] = 0

@@ -42,7 +42,10 @@ RENAMED_IN_3 = {
     }
 }
 """Fields of format 2 that have other names in format 3, by class."""
-ADDED: dict[str, dict[str, Any]] = {"KernelBayesFilter": {"frozen": {"tuple": []}}, "Network": {"view": {"value": None}}}
+ADDED: dict[str, dict[str, Any]] = {
+    "KernelBayesFilter": {"frozen": {"tuple": []}},
+    "Network": {"view": {"value": None}},
+}
 """Fields that came later and are not in every file, by class, with the description of their value in older files."""
 MAX_HEADER = 16 << 20  # maximum bytes of a safetensors header; ours have a few thousand
 MAX_SIZE = 100_000  # maximum dimension of a state or an observation; ours have a few hundred at most

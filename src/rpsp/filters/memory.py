@@ -142,8 +142,7 @@ class FiniteMemory(Belief):
     actions: bool = False
     """Whether the window also contains the actions."""
     dimension: int | None = None
-    """Number of principal components of the window, fitted to the exploration, that the policy sees. Default: all of the
-    window as it is."""
+    """Number of principal components of the window that the policy sees, fitted once. Default: the window as it is."""
 
     def __post_init__(self) -> None:
         """Check the settings."""

@@ -69,8 +69,7 @@ class KernelBayes(Belief):
     random: bool = False
     """Initialise the parameters at random before the refinement, instead of by regression (the paper's random PSR)."""
     train_predictions: bool = True
-    """Train the weights of the one-step prediction, W_pred, with the policy. If False, they stay as they are after the
-    refinement, as in the authors' program."""
+    """Train W_pred, the weights of the one-step prediction, with the policy. If False, only refinement trains them."""
 
     def __post_init__(self) -> None:
         """Check the settings."""
