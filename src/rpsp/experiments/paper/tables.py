@@ -40,6 +40,8 @@ FORMER = {"log_std": (0.0,), "samples": (10_000,)}
 CURVES: dict[str, tuple[Entry, ...]] = {
     "FM": (*_each(("fm2", "fm1", "fm5")), *_each(("fm2",), renew_units=(True,)), *_each(("fm2",), **WIDER)),
     "FM, REINFORCE": _each(("fm2-vrpg", "fm1-vrpg", "fm5-vrpg"), learning_rate=(None, 5e-3)),
+    "FM 10 with actions": (*_each(("fm10a",)), *_each(("fm10a",), **WIDER)),
+    "FM 10 with actions, compressed": (*_each(("fm10a-pca",)), *_each(("fm10a-pca",), **WIDER)),
     "GRU": (*PAPERS_GRUS, *_each(("gru32",), **WIDER)),
     "GRU, the paper's candidates": PAPERS_GRUS,
     "reg_GRU": _each(("reg-gru", "reg-gru-vrpg"), units=(None, 16, 64)),
