@@ -76,7 +76,7 @@ def _kept(window: int, actions: int, W_pred: Numbers) -> np.ndarray:
         actions: number of entries of an action that a block has: all or none.
         W_pred: weights of the prediction, from [q_t, a_t, 1] to o_t.
     """
-    q_a_1, observations = W_pred.shape
+    q_a_1, observations = map(int, W_pred.shape)
     size = window * (actions + observations)
     of_an_action = q_a_1 - 1 - size
     older = np.arange(actions + observations, size)

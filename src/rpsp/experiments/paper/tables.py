@@ -190,8 +190,11 @@ PROTOCOLS: dict[str, Protocol] = {
                 "GRU": "GRU, the paper's candidates",
             },
             {
-                TASK_OF["cart-pole"]: TaskChange("actions are clipped to ±1"),
-                TASK_OF["hopper"]: TaskChange("the reward is 10 times the forward velocity"),
+                TASK_OF["cart-pole"]: TaskChange("actions are clipped to ±1", {"action_limit": 1.0}),
+                TASK_OF["hopper"]: TaskChange(
+                    "the reward is 10 times the forward velocity",
+                    {"env_args": {"forward_reward_weight": 10, "healthy_reward": 0, "ctrl_cost_weight": 0}},
+                ),
             },
         ),
         Protocol(
@@ -203,7 +206,7 @@ PROTOCOLS: dict[str, Protocol] = {
         ),
     )
 }
-"""The protocols by name. The settings of a `TaskChange` are filled in here once environments have them."""
+"""The protocols by name."""
 EQUAL = PROTOCOLS["equal"]
 
 
