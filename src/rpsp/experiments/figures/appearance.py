@@ -69,7 +69,7 @@ METHOD_STYLES = {
     "gru128": Style("#CC79A7", MIXED),
     "reg-gru": Style("#332288"),
     "reg-gru-vrpg": Style("#332288", DASHED),
-    "rpsr-alt": Style("#882255"),
+    "rpsr-alt": Style("#44AA99"),
     "rpsi-trpo": Style("#0072B2"),
     "rpsi-alt": Style("#0072B2", DASHED),
     "rpsi-ppo": Style("#0072B2", MIXED),

@@ -47,7 +47,11 @@ CURVES: dict[str, tuple[Entry, ...]] = {
     "reg_GRU": _each(("reg-gru", "reg-gru-vrpg"), units=(None, 16, 64)),
     "RPSP-VRPG": _each(("rpsp-vrpg+obs", "rpsp-vrpg"), **SIZES),
     "RPSP-Alt": _each(("rpsp-alt+obs", "rpsp-alt"), **SIZES),
-    "RPSP-Alt, refitted": _each(("rpsp-alt+obs", "rpsp-alt"), refit_before=(REFIT_BEFORE,)),
+    "RPSP-Alt, refitted": (
+        *_each(("rpsp-alt+obs", "rpsp-alt"), refit_before=(REFIT_BEFORE,)),
+        *_each(("rpsp-alt+obs", "rpsp-alt"), refit_before=(REFIT_BEFORE,), refit_epochs=(20,)),
+    ),
+    "RPSR-Alt": _each(("rpsr-alt",)),
     "RPSI-TRPO": (*_each(("rpsi-trpo",), past=(None, 20, 50)), *_each(("rpsi-trpo",), **WIDER)),
     "RPSI-PPO": (*_each(("rpsi-ppo",)), *_each(("rpsi-ppo",), **FORMER)),
     "RPSI-SAC": (
@@ -261,8 +265,8 @@ EXPERIMENTS: dict[str, Experiment] = {
                                         methods=("rpsp-alt", "fix-psr", "reactive-psr")),
     "gru-filters": Experiment("experiments f and g on the other tasks (appendix)",
                               tuple(TASK_OF[name] for name in ("walker", "cart-pole")), ("GRU", "reg_GRU", "RPSP-Alt")),
-    "ours": Experiment("extensions on all four tasks: refits, direct inference, PPO", EVERY,
-                       (*RIVALS, "reg_GRU", "RPSP-Alt, refitted", "RPSI-TRPO", "RPSI-PPO"), ("fm2-ppo",),
+    "ours": Experiment("extensions on all four tasks: refits, residuals, direct inference, PPO", EVERY,
+                       (*RIVALS, "reg_GRU", "RPSP-Alt, refitted", "RPSR-Alt", "RPSI-TRPO", "RPSI-PPO"), ("fm2-ppo",),
                        peers=tuple(PEERS), ours=True),
     "disturbed": Experiment("noise, latency and dropped observations",
                             (*({"env": TASK_OF["hopper"], "obs_noise": sigma} for sigma in (0.1, 0.2, 0.3)),

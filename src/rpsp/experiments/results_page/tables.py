@@ -31,6 +31,7 @@ GLANCE = {
     "RPSI-PPO (ours)": ("RPSI-PPO",),
     "FM-PPO": ("fm2-ppo",),
     "RPSI (ours)": ("RPSI-TRPO",),
+    "RPSR (ours)": ("RPSR-Alt",),
     "RPSP (the paper's)": ("RPSP-Alt", "RPSP-VRPG"),
     "RPSP, refitted (ours)": ("RPSP-Alt, refitted",),
     "FM": ("FM",),
@@ -42,6 +43,7 @@ GLANCE = {
 BEYOND = {
     "reg_GRU": "reg_GRU",
     "RPSP-Alt, refitted": "RPSP-Alt, refitted (ours)",
+    "RPSR-Alt": "RPSR-Alt (ours)",
     "RPSI-TRPO": "RPSI-TRPO (ours)",
     "RPSI-PPO": "RPSI-PPO (ours)",
 }
@@ -195,7 +197,7 @@ def from_several(curves: Iterable[Curve | None]) -> bool:
 
 def peers_section(found: Found) -> str:
     """Return the table of returns after equally many environment steps, with other libraries."""
-    names = ("RPSI-PPO", "RPSI-TRPO", "RPSP-Alt", "GRU", "FM")
+    names = ("RPSI-PPO", "RPSI-TRPO", "RPSR-Alt", "RPSP-Alt", "GRU", "FM")
     rows = []
     for task in EVERY:
         peers = {name: curve for name in PEERS if (curve := found.curve(task, name))}
