@@ -127,6 +127,15 @@ REPLAYED: dict[str, tuple[str | Entry, ...]] = {
 
 The policy sees the belief alone (`plus_obs=0`), because only stored beliefs become outdated.
 """
+RESIDUALS: dict[str, tuple[str | Entry, ...]] = {
+    "another belief": (
+        "rpsr-alt", "fm2", "fm5", "gru32", "gru128", *_each(("rpsp-alt+obs",), refit_before=(None, REFIT_BEFORE)),
+        "rpsi-trpo",
+    ),
+}  # fmt: skip
+"""Methods that kernel Bayes rule on residuals is compared with, in the same form as `DIFFERENCES`. It is one question, so
+that all tests on a task are adjusted together.
+"""
 TASK_OF = {"cart-pole": "InvertedPendulum-v5", "swimmer": "Swimmer-v5", "hopper": "Hopper-v5", "walker": "Walker2d-v5"}
 EVERY = tuple(TASK_OF.values())
 FURTHER: tuple[Entry, ...] = tuple({"env": env, "observe": "positions"} for env in ("HalfCheetah-v5", "Ant-v5"))
@@ -277,6 +286,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     "differences": Experiment("ablations: one setting changed at a time",
                               tuple(TASK_OF[name] for name in ("hopper", "walker", "swimmer")), changes=DIFFERENCES,
                               ours=True),
+    "residuals": Experiment("kernel Bayes rule on residuals compared with other beliefs", EVERY, changes=RESIDUALS,
+                            ours=True),
     "ppo": Experiment("settings of PPO, one changed at a time", LOCOMOTION, changes=TUNING, ours=True, iterations=50),
     "further": Experiment("direct inference with PPO on two further tasks", FURTHER, ("RPSI-PPO",), ("fm2-ppo",),
                           peers=tuple(PEERS), ours=True, iterations=100),
