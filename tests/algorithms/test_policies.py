@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -23,7 +25,7 @@ from rpsp.algorithms.policies import (
 from rpsp.data.scaling import Scaling
 from rpsp.errors import UsageError
 from rpsp.filters.base import Concatenated, trainable
-from rpsp.filters.memory import observation_window
+from rpsp.filters.memory import history_window, observation_window
 
 MEAN, LOG_STD = np.array([0.3, -1.2, 0.0]), np.array([-0.5, 0.4, 0.1])
 OTHER_MEAN, OTHER_LOG_STD = np.array([0.1, -1.0, 0.7]), np.array([-0.2, 0.1, 0.1])
@@ -122,6 +124,29 @@ def test_a_normed_network_standardises_each_layer_and_so_stays_bounded() -> None
     np.testing.assert_allclose(normed(q), np.asarray(last.weight) @ x + np.asarray(last.bias), rtol=1e-3)
     np.testing.assert_allclose(normed(1e3 * q), normed(1e9 * q), rtol=1e-2)
     assert abs(plain(1e9 * q)[0]) > 1e3 * abs(plain(1e3 * q)[0])
+
+
+def test_a_policy_may_see_a_projection_of_the_state() -> None:
+    """z = (Pᵀ q − mean) / scale, by hand; and P is a constant."""
+    P = np.array([[1.0, 0.0], [0.5, -1.0], [0.0, 2.0]])
+    scaling = Scaling(np.array([0.1, -0.2]), np.array([1.0, 3.0]))
+    network = Network(2, 1, hidden=(), scaling=scaling, view=P, key=jax.random.key(0))
+    network = eqx.tree_at(lambda n: n.layers[0].weight, network, jnp.array([[2.0, -1.0]]))
+    q = np.array([0.3, -1.0, 2.0])
+    z = [(0.3 - 0.5 - 0.1) / 1, (1 + 4 + 0.2) / 3]
+    np.testing.assert_allclose(network(jnp.asarray(q, jnp.float32)), [2 * z[0] - z[1]], rtol=1e-5)
+    marks = trainable(network)
+    assert not marks.view and not marks.mean and marks.layers[0].weight
+
+
+def test_the_units_of_a_projection_are_those_of_what_is_seen() -> None:
+    window = replace(history_window(1, 2, 1), P=jnp.array([[1.0], [1.0], [0.0]]))
+    states = np.random.default_rng(0).normal(size=(1000, 3)) * [5.0, 0.01, 0.3]
+    for filter, n in ((window, 3), (Concatenated(window, observation_window(1, 1, 1)), 4)):
+        q = np.concatenate([states, 7 * states[:, :1]], axis=1)[:, :n]
+        scaling, seen = input_scaling(filter, q), states[:, 0] + states[:, 1]
+        np.testing.assert_allclose(scaling.scale, [seen.std(), 7 * states[:, 0].std()][: n - 2])
+        np.testing.assert_allclose(scaling.mean, [seen.mean(), 7 * states[:, 0].mean()][: n - 2])
 
 
 def test_an_agent_is_a_filter_and_a_policy() -> None:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparing import KEY, bits_equal, leaves
+from comparing import KEY, bits_equal, close, leaves
 from jax.flatten_util import ravel_pytree
 
 from rpsp.algorithms.base import everything, filter_only, policy_only
@@ -22,6 +22,7 @@ from rpsp.data.episodes import Episode
 from rpsp.data.scaling import fit_scaling
 from rpsp.envs.make import make
 from rpsp.errors import UsageError
+from rpsp.experiments.configure import configured
 from rpsp.filters.base import compiled_unroll, trainable, unroll
 from rpsp.filters.memory import GRU, observation_window
 from rpsp.training.rollouts import collect, explore
@@ -82,6 +83,59 @@ def test_fisher_product_is_the_dense_hessian(agent: Agent, select: Any) -> None:
     for v in np.random.default_rng(2).standard_normal((3, len(theta))).astype(np.float32):
         product, expected = both(theta, v)
         np.testing.assert_allclose(product, expected, rtol=1e-3, atol=1e-5)
+
+
+def equal_episodes(steps: int, count: int, seed: int = 0) -> Batch:
+    """Episodes of equal length in rows with filler."""
+    rng = np.random.default_rng(seed)
+    episodes = []
+    for _ in range(count):
+        drawn = rng.standard_normal((steps, ACT))
+        episodes.append(Episode(rng.standard_normal((steps + 1, OBS)), np.clip(drawn, -1, 1), drawn[:, 0], drawn))
+    return pack(episodes, row_length=2 * steps + 3, row_multiple=4)
+
+
+@pytest.mark.parametrize("start", [window_agent, gru_agent])
+def test_a_region_per_episode_is_that_per_sample_times_the_length_of_an_episode(start: Any) -> None:
+    """With ε·T and λ·T the steps are the same, to the rounding of float32; with the same ε and λ they are not."""
+    T, agent, batch = 8, start(), equal_episodes(8, 5)
+    moves = everything if start is gru_agent else policy_only
+    given = {
+        "sample": Trpo(max_kl=0.02, damping=0.05, moves=moves),
+        "episode": Trpo(max_kl=0.02 * T, damping=0.05 * T, kl_per="episode", moves=moves),
+        "narrower": Trpo(max_kl=0.02, damping=0.05, kl_per="episode", moves=moves),
+    }
+    found = {name: a.step(agent, a.init(agent, key=KEY), batch, key=KEY) for name, a in given.items()}
+    (sample, _, one), (episode, _, other), (narrower, _, third) = (found[name] for name in given)
+    assert one["skipped"] == other["skipped"] == third["skipped"] == 0
+    assert not bits_equal(agent, sample)
+    close(sample, episode, rtol=1e-3, atol=1e-5)
+    assert float(other["kl"]) == pytest.approx(T * float(one["kl"]), rel=1e-3)
+    assert float(change(agent, narrower, batch)) * T == pytest.approx(float(third["kl"]), rel=1e-3)
+    assert float(third["kl"]) <= 0.02 and float(change(agent, narrower, batch)) < 0.4 * float(one["kl"])
+
+
+def test_the_kl_per_episode_is_summed_over_each_and_averaged_over_all() -> None:
+    """Episodes of 3, 7, 5, 4 and 9 steps, by hand; and its dense Hessian is the Fisher product."""
+    agent, other, batch = window_agent(), window_agent(), jax.tree.map(jnp.asarray, batch_of(0))
+    other = eqx.tree_at(lambda a: a.policy.log_std, other, jnp.array([0.1, -0.2]))
+    old, new = (distributions(a.policy, unroll(a.filter, batch)) for a in (agent, other))
+    kl = np.asarray(jax.vmap(jax.vmap(lambda p, q: p.kl(q)))(old, new), np.float64)
+    expected = kl[np.asarray(batch.mask)].sum() / 5
+    assert float(mean_kl(old, new, batch.mask, per=batch.ends)) == pytest.approx(expected, rel=1e-5)
+    assert float(mean_kl(old, new, batch.mask)) == pytest.approx(expected * 5 / 28, rel=1e-5)
+
+    moving, fixed = eqx.partition(agent, policy_only(agent))
+    theta, restore = ravel_pytree(moving)
+
+    def act(theta: jax.Array) -> Any:
+        return distributions(eqx.combine(restore(theta), fixed).policy, unroll(agent.filter, batch))
+
+    old, J = jax.linearize(act, theta)
+    dense = jax.hessian(lambda t: mean_kl(old, act(t), batch.mask, per=batch.ends))(theta)
+    v = jnp.asarray(np.random.default_rng(2).standard_normal(len(theta)), jnp.float32)
+    product = fisher_product(old, J, jax.linear_transpose(J, theta), batch.mask, 0.1, per=batch.ends)(v)
+    np.testing.assert_allclose(product, dense @ v + 0.1 * v, rtol=1e-3, atol=1e-4)
 
 
 def test_conjugate_gradient_solves() -> None:
@@ -184,6 +238,10 @@ def test_settings_are_checked() -> None:
     for wrong in ({"max_kl": 0.0}, {"damping": -1.0}, {"cg_steps": 0}, {"shrink": 1.0}, {"discount": -0.5}):
         with pytest.raises(UsageError, match=next(iter(wrong))):
             Trpo(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(Exception, match="kl_per"):  # a UsageError, unless the type checks of the tests come first
+        Trpo(kl_per="row")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UsageError, match="kl_per: 'row' is not one of sample, episode"):
+        configured({"method": "fm2", "kl_per": "row"})
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar
 
@@ -25,7 +26,7 @@ from rpsp.data.batches import Batch, pack
 from rpsp.data.episodes import Episode
 from rpsp.data.scaling import Scaling
 from rpsp.errors import UsageError
-from rpsp.filters.base import Concatenated, compiled_unroll, trainable
+from rpsp.filters.base import Concatenated, compiled_unroll, prediction_loss, trainable, unroll
 from rpsp.filters.memory import GRU, observation_window
 from rpsp.filters.two_stage import KernelBayes, fit_two_stage
 
@@ -263,6 +264,28 @@ def test_what_is_frozen_stays_bit_for_bit(select: Any) -> None:
     assert len(leaves(constants)) > 10 and bits_equal(constants, after)
     moved = not np.array_equal(agent.filter.first.W_pred, new.filter.first.W_pred)  # type: ignore[attr-defined]
     assert moved == (select is not policy_only)
+
+
+def test_frozen_predictions_stay_and_still_teach_the_filter() -> None:
+    """W_pred gets no gradient; that of the others is the same as with a W_pred that moves."""
+    free, batch = psr_agent(), batch_of(0)
+    frozen = eqx.tree_at(lambda a: a.filter.first, free, replace(free.filter.first, frozen=("W_pred",)))  # type: ignore[attr-defined]
+    assert not trainable(frozen).filter.first.W_pred and trainable(free).filter.first.W_pred
+    algorithm = Vrpg(return_weight=0.0, truncate=5)
+    new, memory, found = algorithm.step(frozen, algorithm.init(frozen, key=KEY), batch, key=KEY)
+    before, after = frozen.filter.first, new.filter.first  # type: ignore[attr-defined]
+    assert found["skipped"] == 0 and bits_equal(before.W_pred, after.W_pred)
+    assert not np.array_equal(before.W_ext_xi, after.W_ext_xi)
+
+    def loss(agent: Agent, W_ext_xi: jax.Array) -> jax.Array:
+        filter = eqx.tree_at(lambda f: f.first.W_ext_xi, agent.filter, W_ext_xi)
+        return prediction_loss(filter, unroll(filter, batch), batch)
+
+    expected, gradient = (jax.grad(lambda W, a=a: loss(a, W))(before.W_ext_xi) for a in (free, frozen))
+    np.testing.assert_allclose(gradient, expected, rtol=1e-5)
+    assert np.abs(expected).max() > 0
+    sizes = [ravel_pytree(eqx.filter(a, trainable(a)))[0].size for a in (free, frozen)]
+    assert sizes[0] - sizes[1] == before.W_pred.size and memory.adam is not None
 
 
 def test_prediction_weight_0_drops_the_prediction_loss() -> None:

@@ -25,7 +25,14 @@ from rpsp.envs.make import _check_at_least, make
 from rpsp.envs.mujoco_batch import MujocoBatch
 from rpsp.envs.tasks import TASKS, Task
 from rpsp.envs.vector import Autoreset, DisturbedBatch, SerialBatch, sensors
-from rpsp.envs.wrappers import ActionLatency, ObservationDropout, ObservationLatency, ObservationNoise, ObserveOnly
+from rpsp.envs.wrappers import (
+    ActionLatency,
+    ActionLimit,
+    ObservationDropout,
+    ObservationLatency,
+    ObservationNoise,
+    ObserveOnly,
+)
 from rpsp.errors import EnvironmentFailure, UsageError
 
 
@@ -93,6 +100,81 @@ def test_observe_only_selects_in_order_and_keeps_the_bounds() -> None:
     whole = full.observation_space
     assert isinstance(whole, Box)
     assert env.observation_space == Box(whole.low[[2, 0]], whole.high[[2, 0]], dtype=np.float32)
+
+
+def test_a_limit_clips_actions_and_narrows_their_space() -> None:
+    """The range of Counter is [1, 5]: limited to 3 it is [1, 3], whose middle, the null action of a latency, is 2."""
+    env = ActionLimit(Counter(), 3.0)
+    assert env.action_space == Box(1.0, 3.0, (1,), np.float32)
+    np.testing.assert_array_equal(_run(env, [1.5, 4.5, 0.0])[:, 1], [0, 1.5, 3, 1])
+    for late in (0, 1):
+        envs = make(Counter, 2, action_limit=3.0, act_latency=late)
+        assert envs.single_action_space == env.action_space
+        assert envs.action_space == Box(1.0, 3.0, (2, 1), np.float32)
+        envs.reset(seed=0)
+        seen = [envs.step(np.array([[a], [5.0]], np.float32))[0][:, 1].tolist() for a in (1.5, 4.5)]
+        assert seen == ([[2, 2], [1.5, 3]] if late else [[1.5, 3], [3, 3]])
+
+
+def test_a_limit_of_a_batched_task_is_that_of_gymnasiums_environment_given_clipped_actions() -> None:
+    ours = make("InvertedPendulum-v5", 2, observe="all", action_limit=1.0, autoreset_mode="Disabled")
+    theirs = gymnasium.make("InvertedPendulum-v5")
+    assert isinstance(ours.unwrapped, MujocoBatch)
+    assert ours.single_action_space == Box(-1.0, 1.0, (1,), np.float32)
+    np.testing.assert_array_equal(ours.reset(seed=4)[0][0], theirs.reset(seed=4)[0])
+    for action in (0.3, 2.5, -3.0, -0.9):
+        seen = ours.step(np.full((2, 1), action, np.float32))[0]
+        clipped = np.array([np.clip(action, -1, 1)], np.float32)
+        np.testing.assert_array_equal(seen[0], theirs.step(clipped)[0])
+    rendered = make("InvertedPendulum-v5", 1, action_limit=1.0, render_mode="rgb_array")  # an ordinary environment
+    assert rendered.single_action_space == ours.single_action_space
+
+
+def test_a_limit_gives_bounds_to_unbounded_actions_and_none_beyond_the_environments_own() -> None:
+    class Free(Counter):
+        action_space = Box(np.array([-np.inf, -1.0, 0.0]), np.array([np.inf, 0.5, 9.0]), dtype=np.float64)
+
+    space = make(Free, action_limit=2.0).single_action_space
+    assert space == Box(np.array([-2.0, -1.0, 0.0]), np.array([2.0, 0.5, 2.0]), dtype=np.float64)
+
+
+def test_relative_noise_of_limited_actions_is_measured_with_these() -> None:
+    """In one step, the spread of Counter's second reading is that of its action; the first counts the steps."""
+
+    class Brief(Counter):
+        def __init__(self) -> None:
+            super().__init__(length=50)
+
+    seen = {}
+    for limit in (None, 2.0):
+        envs = make(Brief, 400, relative_noise=0.5, action_limit=limit, seed=0)
+        seen[limit] = np.std(envs.reset()[0][:, 1])
+    # Uniform on [1, 5] and on [1, 2]; one reading in 51 is the 0 of a reset.
+    assert 0.8 < seen[None] / (0.5 * 4 / 12**0.5) < 1.25
+    assert 0.8 < seen[2.0] / (0.5 * 1 / 12**0.5) < 1.4
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            ("CartPole-v1", 1.0),
+            r"action_limit=1 needs actions that are real numbers in a Box, .*Discrete\(2\); leave it out",
+        ),
+        (("Hopper-v5", 0.0), "action_limit .* greater than 0 and finite, got 0"),
+        (("Hopper-v5", float("nan")), "action_limit .* greater than 0 and finite, got nan"),
+        ((Counter, 0.5), r"action_limit=0.5 leaves no range of the actions .*Box\(1.0, 5.0.*; give a larger limit"),
+    ],
+)
+def test_where_a_limit_cannot_apply(given: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        make(given[0], action_limit=given[1])
+
+
+def test_an_argument_that_the_environment_does_not_have_is_named() -> None:
+    for id in ("Hopper-v5", "Pendulum-v1"):
+        with pytest.raises(UsageError, match=f"nosuch: {id} has no such argument"):
+            make(id, nosuch=1)
 
 
 def test_noise_has_the_right_size_and_leaves_the_environment_alone() -> None:
@@ -676,10 +758,9 @@ def test_positions_that_nobody_knows() -> None:
 
 
 def test_an_environment_that_raises_is_named() -> None:
-    with pytest.raises(EnvironmentFailure, match=r"Hopper-v5 raised TypeError while being made: .*nonsense"):
-        make("Hopper-v5", nonsense=3)
-    with pytest.raises(EnvironmentFailure, match=r"CartPole-v1 raised TypeError while being made: .*nonsense"):
-        make("CartPole-v1", nonsense=3)
+    # An argument that there is not is a mistake of the caller, see above; a value that does not fit is told as it was.
+    with pytest.raises(EnvironmentFailure, match=r"Hopper-v5 raised TypeError while being made: .*frame_skip"):
+        make("Hopper-v5", frame_skip="three")
 
     def no_robot() -> gymnasium.Env:
         raise OSError("no robot on /dev/ttyUSB0")

@@ -86,6 +86,28 @@ def test_equals_gymnasium_with_the_task_s_own_settings(id: str, kwargs: dict[str
     _compare_with_gymnasium(id, 150, max_episode_steps=60, **kwargs)
 
 
+WEIGHTS = {"forward_reward_weight": 10, "ctrl_cost_weight": 0, "healthy_reward": 0}
+"""The reward of the authors' Hopper: ten times the forward velocity."""
+
+
+@pytest.mark.parametrize("id", [id for id in BATCHED_IDS if id != "InvertedPendulum-v5"])
+def test_equals_gymnasium_with_the_authors_reward(id: str) -> None:
+    own = {"Swimmer-v5", "HalfCheetah-v5"}  # never fall, so they have no reward for being healthy
+    weights = {name: weight for name, weight in WEIGHTS.items() if id not in own or name != "healthy_reward"}
+    _compare_with_gymnasium(id, 120, max_episode_steps=50, **weights)
+
+
+def test_the_authors_reward_is_ten_times_the_velocity() -> None:
+    batch, random = MujocoBatch("Hopper-v5", 3, **WEIGHTS), np.random.default_rng(0)
+    batch.reset(seed=1)
+    for _ in range(5):
+        before = batch.simulation.qpos[:, 0].copy()
+        rewards = batch.step(random.uniform(-1, 1, (3, 3)))[1]
+        way = batch.simulation.qpos[:, 0] - before
+        np.testing.assert_allclose(rewards, 10 * way / 0.008, rtol=1e-12)  # 4 steps of 2 ms
+        assert np.abs(rewards).min() > 0
+
+
 def test_equals_gymnasium_with_double_precision_actions() -> None:
     _compare_with_gymnasium("Hopper-v5", 100, np.float64)
 

@@ -302,9 +302,21 @@ def test_selection_takes_the_best_candidate_that_has_seeds_enough() -> None:
 
 
 def test_under_a_protocol_the_same_claim_is_about_other_runs() -> None:
+    """Of other methods, and on other tasks: the authors' Hopper has another reward."""
     noisy = "Hopper-v5, obs_noise=0.1"
-    results = [*runs("rpsp-alt+obs", 100), *runs("fm2", 120), *runs("fm5-vrpg", 60), *runs("fm2-vrpg", 50)]
-    results += [*runs("rpsp-alt+obs", 100, task=noisy), *runs("fm2-vrpg", 50, task=noisy)]
+    hoppers, noisy_hoppers = (
+        {task, Found([], PROTOCOLS["authors"]).task(task)} for task in ("Hopper-v5", noisy)
+    )  # of both protocols
+    assert len(hoppers) == len(noisy_hoppers) == 2
+    results = [*runs("fm2", 120)]
+    for task in hoppers:
+        results += [
+            run
+            for m, level in (("rpsp-alt+obs", 100), ("fm5-vrpg", 60), ("fm2-vrpg", 50))
+            for run in runs(m, level, task=task)
+        ]
+    for task in noisy_hoppers:
+        results += [*runs("rpsp-alt+obs", 100, task=task), *runs("fm2-vrpg", 50, task=task)]
     against_fm = claim("RPSP-Alt", "FM"), Claim("", "", (Duel(noisy, ("RPSP-Alt",), ("fm2",)),))
     equal, authors = (judge(against_fm, Found(results, protocol)) for protocol in (EQUAL, PROTOCOLS["authors"]))
     assert [one.verdict for one in equal] == ["does not hold", "undecided"]
@@ -312,15 +324,18 @@ def test_under_a_protocol_the_same_claim_is_about_other_runs() -> None:
     rivals = [one.outcomes[0].rival for one in authors]
     assert [(r.name, r.label) for r in rivals if r] == [("FM", "fm5-vrpg"), ("fm2-vrpg", "fm2-vrpg")]
     assert authors[1].outcomes[0].names == ("RPSP-Alt", "fm2-vrpg")
+    assert {r.runs[0].task for r in rivals if r} == {*hoppers, *noisy_hoppers} - {"Hopper-v5", noisy}
 
 
 def test_each_protocol_is_a_family_of_its_own() -> None:
     """Results that only one protocol uses do not change the p-values under the other."""
-    kernel = [*runs("rpsp-alt+obs", 103), *runs("gru32", 100)]
-    asked = [claim("RPSP-Alt", "GRU"), claim("RPSP-Alt", "FM")]
-    before, after = (judge(asked, Found([*kernel, *more]))[0].outcomes[0] for more in ([], runs("fm2-vrpg", 50)))
+    task = "Walker2d-v5"  # the same under both
+    kernel = [*runs("rpsp-alt+obs", 103, task=task), *runs("gru32", 100, task=task)]
+    reinforced = runs("fm2-vrpg", 50, task=task)
+    asked = [Claim("", "", (Duel(task, ("RPSP-Alt",), (rival,)),)) for rival in ("GRU", "FM")]
+    before, after = (judge(asked, Found([*kernel, *more]))[0].outcomes[0] for more in ([], reinforced))
     assert (before.p, before.p_holm) == (after.p, after.p_holm)
-    both = judge(asked, Found([*kernel, *runs("fm2-vrpg", 50)], PROTOCOLS["authors"]))[0].outcomes[0]
+    both = judge(asked, Found([*kernel, *reinforced], PROTOCOLS["authors"]))[0].outcomes[0]
     assert both.p == before.p and both.p_holm.holds > before.p_holm.holds
 
 

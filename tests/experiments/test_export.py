@@ -30,7 +30,7 @@ from rpsp.experiments.onnx_graph import difference, graph_bytes
 from rpsp.filters.base import AbstractFilter, Concatenated, step
 from rpsp.filters.inference import Inference, fit_inference
 from rpsp.filters.kernel_bayes import KernelBayesFilter
-from rpsp.filters.memory import GRU, observation_window
+from rpsp.filters.memory import GRU, FiniteMemory, history_window, observation_window
 from rpsp.filters.tabular import Tabular, fit_tabular
 from rpsp.filters.two_stage import KernelBayes, fit_two_stage, one_hot_maps
 from rpsp.training.actions import units_of
@@ -77,6 +77,11 @@ FILTERS = {
     "inference + gru + window": lambda: Concatenated(
         inference(), Concatenated(GRU(5, 2, 1, key=jax.random.key(1)), observation_window(1, 2, 1))
     ),
+    "history": lambda: history_window(3, 2, 1),
+    "history, compressed + window": lambda: Concatenated(
+        FiniteMemory(4, actions=True, dimension=3).fit(continuous(), continuous(), key=jax.random.key(0)),
+        observation_window(1, 2, 1),
+    ),
     "tabular": lambda: fit_tabular(discrete(), discrete(), Tabular(future=2, max_rank=3)),
     "window on symbols": lambda: observation_window(2, 3, 2),
 }
@@ -85,14 +90,15 @@ FILTERS = {
 def make_agent(filter: AbstractFilter, actions: str = "bounded", squashed: bool = False) -> TrainedAgent:
     """An agent whose policy really depends on the state: as made, its output layer is zero."""
     units, symbols = units_of(RANGES[actions]), actions == "symbols"
-    inputs = Scaling(np.linspace(-1, 1, filter.size), np.linspace(0.5, 2, filter.size))
-    shape = {"hidden": () if symbols else (8, 5), "scaling": inputs, "key": jax.random.key(3)}
+    size = filter.size if filter.view is None else filter.view.shape[1]
+    inputs = Scaling(np.linspace(-1, 1, size), np.linspace(0.5, 2, size))
+    shape = {"hidden": () if symbols else (8, 5), "scaling": inputs, "view": filter.view, "key": jax.random.key(3)}
     if symbols:
-        policy = CategoricalPolicy(filter.size, units.size, **shape)
+        policy = CategoricalPolicy(size, units.size, **shape)
     elif squashed:
-        policy = SquashedPolicy(filter.size, units.size, **shape)
+        policy = SquashedPolicy(size, units.size, **shape)
     else:
-        policy = GaussianPolicy(filter.size, units.size, log_std=-1.0, **shape)
+        policy = GaussianPolicy(size, units.size, log_std=-1.0, **shape)
     policy = eqx.tree_at(
         lambda p: (p.network.layers[-1].weight, p.network.layers[-1].bias),
         policy,
@@ -119,13 +125,24 @@ def cases() -> dict[str, TrainedAgent]:
 
 
 @pytest.mark.parametrize(
-    "name", ["window", "gru", "inference", "inference + gru + window", "window on symbols", "window, squashed"]
+    "name",
+    [
+        "window",
+        "history",
+        "history, compressed + window",
+        "gru",
+        "inference",
+        "inference + gru + window",
+        "window on symbols",
+        "window, squashed",
+    ],
 )
 def test_onnx_graph_is_the_script(name: str) -> None:
     pytest.importorskip("onnx")
     onnxruntime = pytest.importorskip("onnxruntime")
     symbols = name == "window on symbols"
-    agent = make_agent(FILTERS[name.split(",")[0]](), "symbols" if symbols else "bounded", squashed="squashed" in name)
+    filter = FILTERS[name.removesuffix(", squashed")]()
+    agent = make_agent(filter, "symbols" if symbols else "bounded", squashed="squashed" in name)
     policy = acting_template.load(io.BytesIO(policy_bytes(agent)))
     graph = graph_bytes(policy)
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])

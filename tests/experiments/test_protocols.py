@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import typing
 from pathlib import Path
@@ -18,6 +19,7 @@ from rpsp.experiments.config import PaperConfig
 from rpsp.experiments.labels import task_label
 from rpsp.experiments.methods import METHODS
 from rpsp.experiments.paper import EQUAL, EXPERIMENTS, PROTOCOLS, Protocol, TaskChange, labels_of
+from rpsp.experiments.paper.tables import flat
 from rpsp.experiments.results import write_result
 
 AUTHORS = PROTOCOLS["authors"]
@@ -92,8 +94,9 @@ def test_the_command_plans_and_draws_the_chosen_protocol(tmp_path: Path, capsys:
     assert {*listed} == {name for name, experiment in EXPERIMENTS.items() if not experiment.ours}
     assert listed["finite-memory"]["runs"] == 12
     for run in paper.plan("finite-memory", 1, 0.01, protocol=AUTHORS).runs:
-        made = made_up_result(run.config.env or "", run.config.method, 0, np.ones(run.config.iterations or 0))
-        write_result(made, tmp_path / "results")
+        settings, n = flat(run.config), run.config.iterations or 0
+        made = made_up_result(task_label(settings), run.config.method, 0, np.ones(n))
+        write_result(dataclasses.replace(made, settings=settings), tmp_path / "results")
     flags = "finite-memory", "--draw", "--results", str(tmp_path / "results")
     drawn = shown(*flags, "--protocol", "authors")["experiments"]["finite-memory"]
     assert (drawn["runs"], drawn["finished"]) == (12, 12)

@@ -19,16 +19,18 @@ import numpy as np
 import pytest
 from small_runs import ALGORITHMS, SCALING, agent_of, assert_same, record, run_of, training_of
 
-from rpsp.algorithms.policies import Agent, CategoricalPolicy
+from rpsp.algorithms.policies import Agent, CategoricalPolicy, GaussianPolicy
 from rpsp.data.batches import Batch, pack
 from rpsp.data.episodes import Episode
 from rpsp.data.files import write_bytes
 from rpsp.data.scaling import OneHot
 from rpsp.errors import FileFormatError, StorageError, UsageError
-from rpsp.experiments.checkpoints import FORMAT
+from rpsp.experiments.checkpoints import FORMAT, describe, rebuild, upgrade
 from rpsp.experiments.locks import is_locked
 from rpsp.experiments.run_directory import FILES, RunDirectory
 from rpsp.filters.base import AbstractFilter
+from rpsp.filters.memory import history_window
+from rpsp.filters.two_stage import KernelBayes, fit_two_stage
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Round trips
@@ -58,6 +60,31 @@ def test_a_checkpoint_of_the_same_training_has_the_same_bytes(tmp_path: Path) ->
     paths = [RunDirectory(tmp_path / name).save(training_of(3, ALGORITHMS["ppo"])) for name in "ab"]
     for file in ("state.safetensors", "manifest.json"):
         assert (paths[0] / file).read_bytes() == (paths[1] / file).read_bytes()
+
+
+@pytest.mark.parametrize("format", [2, 3])
+def test_fields_that_came_later_have_their_default_in_older_files(format: int) -> None:
+    """A kernel-Bayes filter without `frozen`, and a network without `view`."""
+    settings = KernelBayes(past=3, future=2, dimension=3, history_dimension=8, frequencies=20)
+    rng = np.random.default_rng(0)
+    episodes = [Episode(rng.normal(size=(13, 2)), rng.normal(size=(12, 1))) for _ in range(5)]
+    agent = Agent(fit_two_stage(pack(episodes), settings, rng=rng), GaussianPolicy(3, 1, key=jax.random.key(0)))
+    arrays: dict[str, np.ndarray] = {}
+    description = describe(agent, arrays)
+    del description["fields"]["filter"]["fields"]["frozen"]
+    del description["fields"]["policy"]["fields"]["network"]["fields"]["view"]
+    found = rebuild(upgrade(description, format), arrays)
+    assert jax.tree.structure(found) == jax.tree.structure(agent) and found.filter.frozen == ()
+    assert found.policy.network.view is None
+
+
+def test_projections_come_back_too() -> None:
+    agent = Agent(
+        replace(history_window(2, 2, 1), P=jnp.ones((6, 2))),
+        GaussianPolicy(2, 1, view=np.ones((6, 2)), key=jax.random.key(0)),
+    )
+    arrays: dict[str, np.ndarray] = {}
+    assert eqx.tree_equal(rebuild(describe(agent, arrays), arrays), agent)
 
 
 def test_a_checkpoint_of_version_0_4_0_is_read_and_saved_in_the_new_format(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from rpsp.filters.base import (
     unroll,
 )
 from rpsp.filters.inference import Inference, fit_inference
-from rpsp.filters.memory import GRU, observation_window
+from rpsp.filters.memory import GRU, FiniteMemory, HistoryWindow, history_window, observation_window
 from rpsp.filters.refinement import prediction_loss
 from rpsp.filters.tabular import Tabular, fit_tabular
 from rpsp.filters.two_stage import KernelBayes, fit_two_stage
@@ -83,6 +83,12 @@ FILTERS: dict[str, tuple[Callable, Callable[[], AbstractFilter], set[str]]] = {
         {".W", ".W_first", ".W_pred"},
     ),
     "window": (continuous, lambda: observation_window(3, 2, 1), {".W_pred"}),
+    "history window": (continuous, lambda: history_window(3, 2, 1), {".W_pred"}),
+    "history window, compressed": (
+        continuous,
+        lambda: FiniteMemory(3, actions=True, dimension=4).fit(*[continuous()[0]] * 2, key=jax.random.key(0)),
+        {".W_pred"},
+    ),
     "gru": (
         continuous,
         lambda: GRU(7, 2, 1, key=jax.random.key(0)),
@@ -289,6 +295,49 @@ def test_observation_window_remembers_the_last_readings():
     np.testing.assert_array_equal(
         guesses[batch.mask], batch.previous_observations[batch.mask]
     )  # persistence, until fitted
+
+
+def test_history_window_remembers_the_last_actions_and_readings():
+    filter, (batch, episodes) = made("history window"), data("history window")
+    states = np.asarray(compiled_unroll(filter, pack(episodes[:1])))[0]
+    executed = np.concatenate([np.zeros((1, 1)), episodes[0].actions])  # the null action caused the reset observation
+    pairs = np.concatenate([executed, episodes[0].observations], axis=1)
+    pairs = np.concatenate([np.zeros((2, 3)), pairs])  # zeros before the episode began
+    for t in range(len(episodes[0])):
+        np.testing.assert_allclose(states[t], pairs[t : t + 3].reshape(-1), rtol=1e-6)
+    guesses = np.asarray(predictions(filter, compiled_unroll(filter, batch), jnp.asarray(batch.actions)))
+    np.testing.assert_array_equal(
+        guesses[batch.mask], batch.previous_observations[batch.mask]
+    )  # persistence, until fitted
+
+
+def test_a_compressed_window_is_seen_in_its_principal_components():
+    batch, key = continuous()[0], jax.random.key(0)
+    plain = FiniteMemory(window=3, actions=True).fit(batch, batch, key=key)
+    small = FiniteMemory(window=3, actions=True, dimension=4).fit(batch, batch, key=key)
+    assert isinstance(plain, HistoryWindow) and plain.view is None and small.view is not None
+    windows = np.asarray(compiled_unroll(small, batch), np.float64)[batch.mask]
+    np.testing.assert_array_equal(windows, np.asarray(compiled_unroll(plain, batch))[batch.mask])
+    values, vectors = np.linalg.eigh(np.cov(windows.T, bias=True))
+    values, vectors = values[::-1][:4], vectors[:, ::-1][:, :4]
+    expected = np.abs(windows @ vectors) / np.sqrt(values + 1e-3 * values[0])
+    np.testing.assert_allclose(np.abs(windows @ np.asarray(small.view)), expected, rtol=1e-3, atol=1e-4)
+    seen = windows @ np.asarray(small.view)
+    np.testing.assert_allclose(np.var(seen, axis=0), values / (values + 1e-3 * values[0]), rtol=1e-3)
+    # Observations alone can be compressed as well, and never to more than there are.
+    alone = FiniteMemory(window=2, dimension=100).fit(batch, batch, key=key)
+    assert alone.size == 4 and alone.view is not None and alone.view.shape == (4, 4)
+    np.testing.assert_allclose(
+        compiled_unroll(alone, batch)[batch.mask], compiled_unroll(observation_window(2, 2, 1), batch)[batch.mask]
+    )
+
+
+def test_concatenated_shows_the_view_of_each():
+    small, window = made("history window, compressed"), observation_window(2, 2, 1)
+    assert Concatenated(window, window).view is None and small.view is not None
+    view = Concatenated(small, window).view
+    q = np.arange(13.0)
+    np.testing.assert_allclose(q @ np.asarray(view), [*(q[:9] @ np.asarray(small.view)), *q[9:]], rtol=1e-6)
 
 
 def test_concatenated_is_both_side_by_side():

@@ -27,7 +27,7 @@ from rpsp.data.episodes import Episode
 from rpsp.data.linalg import outer
 from rpsp.data.windows import flat, window_index
 from rpsp.errors import UsageError
-from rpsp.filters.base import compiled_unroll, one_step_error, predictions, unroll
+from rpsp.filters.base import compiled_unroll, one_step_error, predictions, trainable, unroll
 from rpsp.filters.kernel_bayes import KernelBayesFilter
 from rpsp.filters.tabular import Tabular, fit_tabular
 from rpsp.filters.two_stage import (
@@ -56,6 +56,32 @@ SETTINGS = KernelBayes(
     stage2_ridge=1e-3,
     ridge=1e-6,
 )
+
+
+def test_predictions_are_frozen_after_the_refinement_and_not_before() -> None:
+    rng = np.random.default_rng(0)
+    system = linear_gaussian(2, 2, 1, rng)
+    batch, held = (pack(simulate_linear_gaussian(system, 10, 20, rng)) for _ in range(2))
+    small = KernelBayes(past=3, future=2, dimension=4, history_dimension=8, frequencies=20, epochs=3)
+    key = jax.random.key(0)
+    fitted, free, frozen, refitted = (
+        belief.fit(batch, held, key=key)
+        for belief in (
+            replace(small, epochs=0),
+            small,
+            replace(small, train_predictions=False),
+            replace(small, train_predictions=False, epochs=0, refit_epochs=3),
+        )
+    )
+    assert isinstance(free, KernelBayesFilter) and isinstance(frozen, KernelBayesFilter)
+    np.testing.assert_array_equal(free.W_pred, frozen.W_pred)
+    assert not np.array_equal(fitted.W_pred, frozen.W_pred)  # refined
+    assert (free.frozen, frozen.frozen) == ((), ("W_pred",))
+    marks = trainable(frozen)
+    assert not marks.W_pred and marks.W_ext_xi and marks.q0 and trainable(free).W_pred
+    again = replace(small, train_predictions=False, refit_epochs=3).refit(refitted, batch, held, key=key)
+    assert isinstance(again, KernelBayesFilter) and again.frozen == ("W_pred",)
+    np.testing.assert_array_equal(again.W_pred, frozen.W_pred)  # the same key, the same epochs
 
 
 def small_hmm() -> ControlledHMM:

@@ -141,9 +141,23 @@ def surrogate(
     return masked_mean(jnp.exp(log_ratio) * advantages, mask)
 
 
-def mean_kl(old: AbstractDistribution, new: AbstractDistribution, mask: Bool[Array, "row time"]) -> Float[Array, ""]:
-    """mean_t KL(π_old(· | q_t) ‖ π_new(· | q_t)), per sample."""
-    return masked_mean(jax.vmap(jax.vmap(kl))(old, new), mask)
+def mean_kl(
+    old: AbstractDistribution,
+    new: AbstractDistribution,
+    mask: Bool[Array, "row time"],
+    *,
+    per: Bool[Array, "row time"] | None = None,
+) -> Float[Array, ""]:
+    """Return (1/M) Σ_t KL(π_old(· | q_t) ‖ π_new(· | q_t)) over all steps t.
+
+    Args:
+        old: π_old at every step.
+        new: π_new at every step.
+        mask: True at steps, False at padding.
+        per: flags that are counted to get M, as in `masked_mean`. `per=batch.ends` gives the KL summed over an episode,
+            averaged over episodes. Default: the mean per sample.
+    """
+    return masked_mean(jax.vmap(jax.vmap(kl))(old, new), mask, per=per)
 
 
 def mean_entropy(dists: AbstractDistribution, mask: Bool[Array, "row time"]) -> Float[Array, ""]:

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from rpsp.data import trees
+from rpsp.data.arrays import Numbers
 from rpsp.data.scaling import Scaling
 from rpsp.errors import UsageError
 from rpsp.filters.base import AbstractFilter, Concatenated, constant
@@ -179,14 +180,34 @@ def entropy(dist: AbstractDistribution) -> Float[Array, ""]:
 class Network(eqx.Module):
     """Fully connected ReLU network with standardised inputs.
 
-    The weights of the output layer are zero at first, so that the output is the same for all inputs.
+    The inputs are z = (Pᵀ q − mean) / scale, where P is the `view` of the filter, or z = (q − mean) / scale without one. The
+    weights of the output layer are zero at first, so that the output is the same for all inputs.
+
+    Args:
+        inputs: number of coordinates of z.
+        outputs: number of outputs.
+        hidden: sizes of the hidden layers.
+        scaling: mean and scale of the inputs. None: 0 and 1.
+        view: P. None: all of q.
+        key: random key of the weights.
     """
 
     layers: tuple[eqx.nn.Linear, ...]
-    mean: Float[Array, " q"] = constant()
-    scale: Float[Array, " q"] = constant()
+    mean: Float[Array, " x"] = constant()
+    scale: Float[Array, " x"] = constant()
+    view: Float[Array, "q x"] | None = constant()
+    """P."""
 
-    def __init__(self, inputs: int, outputs: int, *, hidden: Sequence[int], scaling: Scaling | None, key: PRNGKeyArray):
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        hidden: Sequence[int],
+        scaling: Scaling | None,
+        view: Float[Numbers, "q x"] | None = None,
+        key: PRNGKeyArray,
+    ):
         sizes = [inputs, *hidden, outputs]
         if min(sizes) < 1:
             raise UsageError(f"hidden={list(hidden)}: a layer between {inputs} inputs and {outputs} outputs is empty.")
@@ -195,10 +216,11 @@ class Network(eqx.Module):
         self.layers = (*inner, trees.map(lambda x: jnp.zeros_like(x), last))
         self.mean = jnp.zeros(inputs) if scaling is None else jnp.asarray(scaling.mean, jnp.float32)
         self.scale = jnp.ones(inputs) if scaling is None else jnp.asarray(scaling.scale, jnp.float32)
+        self.view = None if view is None else jnp.asarray(view, jnp.float32)
 
     def __call__(self, q: Float[Array, " q"]) -> Float[Array, " out"]:
         """Return the output of the network for a state."""
-        x = (q - self.mean) / self.scale
+        x = ((q if self.view is None else q @ self.view) - self.mean) / self.scale
         for layer in self.layers[:-1]:
             x = jax.nn.relu(self.normalised(layer(x)))
         return self.layers[-1](x)
@@ -248,7 +270,8 @@ def input_scaling(filter: AbstractFilter, states: Float[np.ndarray, "n q"], leas
     scale of their own they would amplify noise, and leave that range as soon as the policy learns.
 
     Args:
-        filter: the filter. The filters of a `Concatenated` are scaled separately.
+        filter: the filter. The filters of a `Concatenated` are scaled separately. If it has a `view`, the coordinates are
+            those of the view.
         states: states of the filter.
         least: smallest scale of a coordinate as a fraction of the largest one. With the default 1 all are equal; with less,
             each coordinate is scaled by its own standard deviation, but by no less than this.
@@ -257,6 +280,8 @@ def input_scaling(filter: AbstractFilter, states: Float[np.ndarray, "n q"], leas
         n = filter.first.size
         parts = input_scaling(filter.first, states[:, :n], least), input_scaling(filter.second, states[:, n:], least)
         return Scaling(*(np.concatenate(both) for both in zip(*((p.mean, p.scale) for p in parts), strict=True)))
+    if filter.view is not None:
+        states = states @ np.asarray(filter.view, np.float64)
     spread = states.std(axis=0)
     largest = spread.max()  # a filter none of whose coordinates moves has units of 1
     return Scaling(states.mean(axis=0), np.maximum(spread, least * largest) if largest > 1e-9 else np.ones_like(spread))
@@ -293,9 +318,10 @@ class GaussianPolicy(AbstractPolicy):
         hidden: Sequence[int] = (16,),
         log_std: float = 0.0,
         scaling: Scaling | None = None,
+        view: Float[Numbers, "q x"] | None = None,
         key: PRNGKeyArray,
     ):
-        self.network = Network(inputs, actions, hidden=hidden, scaling=scaling, key=key)
+        self.network = Network(inputs, actions, hidden=hidden, scaling=scaling, view=view, key=key)
         self.log_std = jnp.full(actions, log_std, jnp.float32)
 
     def __call__(self, q: Float[Array, " q"]) -> Gaussian:
@@ -323,9 +349,10 @@ class SquashedPolicy(AbstractPolicy):
         *,
         hidden: Sequence[int] = (16,),
         scaling: Scaling | None = None,
+        view: Float[Numbers, "q x"] | None = None,
         key: PRNGKeyArray,
     ):
-        self.network = Network(inputs, 2 * actions, hidden=hidden, scaling=scaling, key=key)
+        self.network = Network(inputs, 2 * actions, hidden=hidden, scaling=scaling, view=view, key=key)
 
     @property
     def actions(self) -> int:
@@ -358,9 +385,10 @@ class CategoricalPolicy(AbstractPolicy):
         *,
         hidden: Sequence[int] = (16,),
         scaling: Scaling | None = None,
+        view: Float[Numbers, "q x"] | None = None,
         key: PRNGKeyArray,
     ):
-        self.network = Network(inputs, actions, hidden=hidden, scaling=scaling, key=key)
+        self.network = Network(inputs, actions, hidden=hidden, scaling=scaling, view=view, key=key)
 
     def __call__(self, q: Float[Array, " q"]) -> Categorical:
         """Return the distribution with the logits of a state."""

@@ -189,10 +189,14 @@ class Ppo(AbstractAlgorithm):
         which = self.select(agent)
         if any(jax.tree.leaves(which.filter)):
             raise UsageError("moves: marks parameters of the filter, which ppo keeps frozen; use policy_only.")
-        # The critic's input has the scaling of the policy's.
+        # The critic sees what the policy sees, in the same scaling.
         network = getattr(agent.policy, "network", None)
-        scaling = Scaling(np.asarray(network.mean), np.asarray(network.scale)) if isinstance(network, Network) else None
-        critic = Network(agent.filter.size, 1, hidden=self.hidden, scaling=scaling, key=key)
+        if isinstance(network, Network):
+            scaling, view = Scaling(np.asarray(network.mean), np.asarray(network.scale)), network.view
+        else:
+            scaling, view = None, None
+        inputs = agent.filter.size if view is None else view.shape[1]
+        critic = Network(inputs, 1, hidden=self.hidden, scaling=scaling, view=view, key=key)
         theta, _ = trees.flatten((trees.only(agent.policy, which.policy), trees.only(critic, trainable(critic))))
         zero = jnp.zeros((), jnp.float32)
         return PpoMemory(critic, self._adam().init(theta), Moments(zero, zero, zero), jnp.zeros((), jnp.int32))

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
+from scipy.linalg import block_diag
 
 from rpsp.algorithms.adam import adam_in_units, moments_in_units, policy_moments_in_units
 from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics, check_fraction, check_positive, policy_only
@@ -146,10 +147,14 @@ class Sac(AbstractAlgorithm):
             np.concatenate([np.asarray(policy.network.mean), np.zeros(actions)]),
             np.concatenate([np.asarray(policy.network.scale), np.ones(actions)]),
         )
+        view = policy.network.view
+        shape: dict[str, Any] = {
+            "hidden": self.hidden,
+            "scaling": scaling,
+            "view": None if view is None else block_diag(view, np.eye(actions)),  # as the policy, and all of the action
+        }
         kind = cast(type[Network], NormedNetwork) if self.normed else Network
-        both = [
-            kind(states + actions, 1, hidden=self.hidden, scaling=scaling, key=own) for own in jax.random.split(key)
-        ]
+        both = [kind(len(scaling.mean), 1, **shape, key=own) for own in jax.random.split(key)]
         critics = trees.stack(both)
         temperature = jnp.zeros((), jnp.float32)
         return SacMemory(

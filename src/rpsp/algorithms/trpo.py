@@ -1,6 +1,6 @@
 """Trust-region policy optimisation (TRPO; Schulman et al. 2015).
 
-A natural-gradient step, found by conjugate gradient on Fisher-vector products. The step is shortened until the mean KL is
+A natural-gradient step, found by conjugate gradient on Fisher-vector products. The step is shortened until the KL is
 inside the trust region and the surrogate has improved. If the filter is frozen, the states of a batch are computed once.
 Otherwise states depend on the parameters, and Fisher-vector products go through time.
 """
@@ -12,7 +12,7 @@ Otherwise states depend on the parameters, and Fisher-vector products go through
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, get_args
 
 import equinox as eqx
 import jax
@@ -49,16 +49,28 @@ from rpsp.errors import UsageError
 from rpsp.filters.base import unroll
 
 Product = Callable[[Vector], Vector]
+KlPer = Literal["sample", "episode"]
 
 
 class Trpo(AbstractAlgorithm):
-    """Trust-region policy optimisation: maximise L(θ) subject to mean_t KL(π_old ‖ π_θ) ≤ ε. Keeps no memory.
+    """Trust-region policy optimisation: maximise L(θ) subject to D(θ) ≤ ε. Keeps no memory.
 
     L is the `surrogate` objective. A step that is not finite, or that no backtracking makes acceptable, is skipped.
+
+    D is (1/M) Σ_t KL(π_old(· | q_t) ‖ π_θ(· | q_t)) over all steps t of a batch, where M is the number of steps, or of
+    episodes with `kl_per="episode"` (the paper's trust region). The Fisher matrix F = ∇² D, the length of the step and the
+    line search use the same D.
+
+    With T the mean length of the episodes of a batch, D per episode is T times D per sample, and so is F. The step is
+    s = √(2ε / xᵀ(F + λI)x) x with x = (F + λI)⁻¹ ∇L, where λ is the damping. If F, λ and ε are all multiplied by T, then x
+    is divided by T, xᵀ(F + λI)x is divided by T, and s stays the same. Hence "episode" with ε and λ takes the same step as
+    "sample" with ε/T and λ/T: on long episodes the same numbers mean a narrower trust region and less damping.
     """
 
     max_kl: float = 0.01
-    """ε: maximum KL divergence between old and new policy in one step of TRPO, as a mean over samples."""
+    """ε: maximum KL divergence between old and new policy in one step of TRPO, per sample or per episode (`kl_per`)."""
+    kl_per: KlPer = "sample"
+    """Whether `max_kl` and `damping` refer to the mean KL per sample, or to the KL summed over an episode (the paper)."""
     cg_steps: int = 10
     """Number of iterations of conjugate gradient."""
     damping: float = 0.1
@@ -80,6 +92,8 @@ class Trpo(AbstractAlgorithm):
         check_positive(self, "max_kl", "damping", "cg_steps")
         check_not_negative(self, "backtracks", "baseline_ridge")
         check_fraction(self, discount=0.99)
+        if self.kl_per not in get_args(KlPer):
+            raise UsageError(f"kl_per: {self.kl_per!r} is not one of {', '.join(get_args(KlPer))}.")
         if not 0 < self.shrink < 1:
             raise UsageError(f"shrink: {self.shrink} is not between 0 and 1; a usual value is 0.8.")
 
@@ -117,14 +131,15 @@ class Trpo(AbstractAlgorithm):
         J_transposed = jax.linear_transpose(J, theta)
         before, slope = jax.value_and_grad(surrogate)(old, old, batch, A)
         (gradient,) = J_transposed(slope)
-        fisher = fisher_product(old, J, J_transposed, mask, self.damping)
+        per = jnp.asarray(batch.ends) if self.kl_per == "episode" else None
+        fisher = fisher_product(old, J, J_transposed, mask, self.damping, per=per)
         direction, F_direction = conjugate_gradient(fisher, gradient, self.cg_steps)
-        # The largest step whose KL, to second order, is ε: s = √(2ε / xᵀFx) x.
+        # The largest step whose KL, to second order and with the damping, is ε: s = √(2ε / xᵀ(F + λI)x) x.
         length = jnp.sqrt(2 * self.max_kl / jnp.maximum(direction @ F_direction, 1e-30))
 
         def judge(theta: Vector) -> tuple[Array, Array]:
             new = act(theta)
-            return surrogate(new, old, batch, A) - before, mean_kl(old, new, mask)
+            return surrogate(new, old, batch, A) - before, mean_kl(old, new, mask, per=per)
 
         found = line_search(judge, theta, length * direction, self.max_kl, self.backtracks, self.shrink)
         agent = trees.combine(restore(found.theta), fixed)
@@ -155,8 +170,10 @@ def fisher_product(
     J_transposed: Callable[[Any], tuple[Vector]],
     mask: Bool[Array, "row time"],
     damping: Scalar,
+    *,
+    per: Bool[Array, "row time"] | None = None,
 ) -> Product:
-    """Return v ↦ (F + damping I) v, where F = ∇²_θ mean_t KL(π_old ‖ π_θ) at θ = θ_old.
+    """Return v ↦ (F + damping I) v, where F = ∇²_θ D(θ) at θ = θ_old and D is `mean_kl(π_old, π_θ)`.
 
     At θ_old the gradient of the KL with respect to the parameters η of the distributions is 0. Hence its Hessian is exactly
     F = Jᵀ H J with J = ∂η/∂θ and H = ∂²KL/∂η².
@@ -167,11 +184,12 @@ def fisher_product(
         J_transposed: product with Jᵀ.
         mask: True at steps, False at filler.
         damping: added to the diagonal of F.
+        per: as in `mean_kl`.
     """
 
     def product(v: Vector) -> Vector:
         def divergence(new: AbstractDistribution) -> Array:
-            return mean_kl(old, new, mask)
+            return mean_kl(old, new, mask, per=per)
 
         slope = jax.grad(divergence)
         H_J_v = jax.jvp(slope, (old,), (J(v),))[1]

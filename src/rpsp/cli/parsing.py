@@ -32,6 +32,11 @@ COMMANDS = {
 }
 """The settings of each command, in the order of `rpsp --help`."""
 
+ONCE = {
+    "--plugin": "give several modules as --plugin first,second",
+    "--env-args": "give several arguments as --env-args first=1 second=2",
+}
+"""Flags of which all but the last would be ignored, and how to give several values."""
 DESCRIPTION = "Reinforcement learning when the agent cannot see the whole state: recurrent predictive state policies."
 MAX_CHARACTERS = 500
 """Length at which a message of tyro is cut."""
@@ -58,8 +63,9 @@ def parse(arguments: list[str]) -> Any:
         raise UsageError(
             f"there is no command {arguments[0]!r}{hint}; the commands are {', '.join(COMMANDS)}; see `rpsp --help`."
         )
-    if sum(argument.partition("=")[0] == "--plugin" for argument in arguments) > 1:
-        raise UsageError("plugin: is given more than once; give several modules as --plugin first,second.")
+    for flag, remedy in ONCE.items():
+        if sum(argument.partition("=")[0] == flag for argument in arguments) > 1:
+            raise UsageError(f"{flag[2:].replace('-', '_')}: is given more than once; {remedy}.")
     printed = io.StringIO()
     commands = _commands(arguments)
     try:

@@ -1,4 +1,4 @@
-"""Linear algebra: ridge regression, outer products, randomized SVD and regularised solves.
+"""Linear algebra: ridge regression, outer products, randomized SVD, principal directions and regularised solves.
 
 Functions for fitting use NumPy in float64. Only `kernel_bayes_weights` runs inside a compiled filter and uses JAX.
 """
@@ -10,7 +10,7 @@ Functions for fitting use NumPy in float64. Only `kernel_bayes_weights` runs ins
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -97,6 +97,29 @@ def randomized_svd(X: Float[np.ndarray, "n d"], rank: int, *, rng: np.random.Gen
     for _ in range(2):
         probe = np.linalg.qr(X @ np.linalg.qr(X.T @ probe)[0])[0]
     return signed(np.linalg.svd(probe.T @ X, full_matrices=False)[2][:rank].T)
+
+
+class Principal(NamedTuple):
+    """Principal directions of data, those of the largest variance first."""
+
+    variances: Float[np.ndarray, " r"]
+    """S: the variance along each direction."""
+    directions: Float[np.ndarray, "d r"]
+    """Unit vectors, as columns."""
+    scaled: Float[np.ndarray, "d r"]
+    """The directions divided by √(S + 1e-3 S_max), where S_max is the largest variance: coordinates along them have about
+    unit variance, but noise is not magnified."""
+
+
+def principal_directions(X: Float[np.ndarray, "n d"], rank: int) -> Principal:
+    """Return at most `rank` principal directions of the rows of X. Those of variance 0 are left out, except the first."""
+    variances, directions = np.linalg.eigh(np.atleast_2d(np.cov(X.T, bias=True)))
+    variances, directions = variances[::-1][:rank], signed(directions[:, ::-1][:, :rank])
+    largest = max(float(variances[0]), 1e-12)  # constant data have variance 0
+    keep = variances > 1e-12 * largest
+    keep[0] = True
+    variances, directions = variances[keep], directions[:, keep]
+    return Principal(variances, directions, directions / np.sqrt(variances + 1e-3 * largest))
 
 
 def signed(vectors: Matrix) -> Matrix:

@@ -1,4 +1,4 @@
-"""Disturbances between a batch of environments and the agent: masks, noise, latency and dropout."""
+"""Disturbances between a batch of environments and the agent: masks, noise, latency, dropout and limits of actions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ class Disturbance:
     gets.
 
     Subclasses override `first` and `next`, which change the first reading of an episode and all later ones, or `send`,
-    which changes actions. `first` and `next` get only the rows concerned. This class keeps a random generator per row,
-    separate from that of the environment, and the last delivered observations, which finished rows repeat.
+    which changes actions. `first` and `next` get only the rows concerned. `delivered_space` and `accepted_space` say
+    which spaces the agent gets. This class keeps a random generator per row, separate from that of the environment, and
+    the last delivered observations, which finished rows repeat.
     """
 
     stream: ClassVar[int] = 0
@@ -94,6 +95,14 @@ class Disturbance:
 
         Raises:
             UsageError: if readings of this space cannot be disturbed in this way.
+        """
+        return space
+
+    def accepted_space(self, space: gymnasium.Space) -> gymnasium.Space:
+        """Return the space of the agent's actions, given that of the environment. Default: the same.
+
+        Raises:
+            UsageError: if actions of this space cannot be changed in this way.
         """
         return space
 
@@ -232,6 +241,55 @@ class Delay(Disturbance):
         sent = actions.copy()
         sent[rows] = _through(self._on_the_way, rows, actions[rows])
         return sent
+
+
+class Limit(Disturbance):
+    """Clip actions to ± a limit in the environment's own units. The agent's action space is the smaller range.
+
+    Coordinates without bounds get these bounds.
+
+    Args:
+        limit: largest absolute value of an action.
+    """
+
+    draws = False
+
+    def __init__(self, limit: float) -> None:
+        if not 0 < limit < np.inf:
+            raise UsageError(
+                f"action_limit (the limit of ActionLimit) must be greater than 0 and finite, got {limit}; give the "
+                "largest absolute value of an action, or leave it out"
+            )
+        self.limit = limit
+        """Largest absolute value of an action."""
+
+    def accepted_space(self, space: gymnasium.Space) -> gymnasium.Space:
+        """Return the smaller range. Raises `UsageError` if there is none."""
+        if not isinstance(space, Box) or not np.issubdtype(space.dtype, np.floating):
+            raise UsageError(
+                f"action_limit={self.limit:g} needs actions that are real numbers in a Box, this environment's are in "
+                f"{space}; leave it out"
+            )
+        low, high = np.maximum(space.low, -self.limit), np.minimum(space.high, self.limit)
+        if not (low < high).all():
+            raise UsageError(
+                f"action_limit={self.limit:g} leaves no range of the actions of this environment, which are in {space}; "
+                "give a larger limit"
+            )
+        return Box(low.astype(space.dtype), high.astype(space.dtype), dtype=np.dtype(space.dtype).type)
+
+    def attach(
+        self, num_envs: int, observation_space: gymnasium.Space, action_space: gymnasium.Space
+    ) -> gymnasium.Space:
+        """Remember the range of actions."""
+        accepted = self.accepted_space(action_space)
+        assert isinstance(accepted, Box)
+        self._low, self._high = accepted.low, accepted.high
+        return super().attach(num_envs, observation_space, action_space)
+
+    def send(self, actions: Array) -> Array:
+        """Clip the actions."""
+        return np.clip(actions, self._low, self._high)
 
 
 class Dropout(Disturbance):

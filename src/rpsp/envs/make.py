@@ -5,7 +5,7 @@
     environment → FailureGuard → ObserveOnly → ObservationNoise → ObservationLatency → ObservationDropout → agent
 
 This is the order in a robot: which sensors exist, their noise, the latency of their signal, and lost signals. An action
-passes `ActionLatency`. Each of these is also available as a Gymnasium wrapper of a single environment.
+passes `ActionLatency`, then `ActionLimit`. Each of these is also available as a Gymnasium wrapper of a single environment.
 
 Every disturbance is implemented once, as a `Disturbance` of a batch. The wrapper of a single environment uses a batch
 of one. A wrapped single environment and row i of a wrapped batch therefore give the same values for the same seed.
@@ -28,7 +28,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from rpsp.envs.disturbances import Array, Delay, Disturbance, Dropout, Latency, Noise, Selection, _require_box
+from rpsp.envs.disturbances import Array, Delay, Disturbance, Dropout, Latency, Limit, Noise, Selection, _require_box
 from rpsp.envs.guards import _short
 from rpsp.envs.mujoco_batch import MujocoBatch
 from rpsp.envs.mujoco_formulas import BATCHED_IDS
@@ -70,6 +70,7 @@ def make(
     obs_latency: int | None = None,
     act_latency: int = 0,
     dropout: float = 0.0,
+    action_limit: float | None = None,
     noise: float | None = None,
     latency: int | None = None,
     max_episode_steps: int | None = None,
@@ -96,6 +97,8 @@ def make(
         obs_latency: latency of observations, in steps. Default: 0.
         act_latency: latency of actions, in steps. Default: 0.
         dropout: probability that an observation is lost and the last one is repeated. Default: 0.
+        action_limit: actions are clipped to ± this value, in the environment's own units, and the action space is the
+            smaller range. Default: no limit.
         noise: alias of `obs_noise`.
         latency: alias of `obs_latency`.
         max_episode_steps: time limit of an episode. Default: the paper's limit for its tasks, otherwise the limit of
@@ -106,7 +109,7 @@ def make(
             `rpsp.envs.watchdog`). Default: 0 (no limit).
         autoreset_mode: how finished rows are reset, as in Gymnasium. DISABLED leaves resets to the caller.
             Default: NEXT_STEP.
-        **env_kwargs: keyword arguments of the environment.
+        **env_kwargs: keyword arguments of the environment, such as forward_reward_weight=10 of Hopper.
 
     Returns:
         The vector environment.
@@ -129,16 +132,20 @@ def make(
     name = "the environment" if spec is None else spec.id
 
     def batch(count: int) -> MujocoBatch | SerialBatch:
-        with _blaming(name, "being made"):
-            return _batch(id, spec, count, max_episode_steps, threads, patience, env_kwargs)
+        return _made(name, id, spec, count, max_episode_steps, threads, patience, env_kwargs)
 
-    envs = batch(num_envs)
+    def limited(envs: VectorEnv) -> VectorEnv:
+        """Apply the limit first, so that the null action of a latency is the middle of the smaller range."""
+        return envs if action_limit is None else DisturbedBatch(envs, Limit(action_limit))
+
+    envs: VectorEnv = (made := batch(num_envs))
     try:
+        envs = limited(made)
         _check_spaces(name, envs)
-        visible = _visible(observe, envs)
+        visible = _visible(observe, made)
         if relative_noise:
             # With `_Front`, exceptions and time limits are handled here as in a rollout.
-            with closing(_Front(batch(1), name, None, patience)) as front:
+            with closing(_Front(limited(batch(1)), name, None, patience)) as front:
                 units = _spread(front, name)
             disturbances.insert(0, Noise(relative_noise, units if visible is None else units[list(visible)]))
         if visible is not None:
@@ -163,6 +170,21 @@ def _disturbances(sigma: Any, observation_steps: Any, action_steps: Any, dropout
         Dropout: dropout,
     }
     return [kind(amount) for kind, amount in amounts.items() if amount]
+
+
+def _made(name: str, *given: Any) -> MujocoBatch | SerialBatch:
+    """Return `_batch(*given)`, and name the environment in errors."""
+    try:
+        with _blaming(name, "being made"):
+            return _batch(*given)
+    except EnvironmentFailure as failure:
+        said = f"{failure.__cause__}" if isinstance(failure.__cause__, TypeError) else ""
+        wrong = [argument for argument in given[-1] if f"unexpected keyword argument '{argument}'" in said]
+        if not wrong:
+            raise
+        raise UsageError(
+            f"{wrong[0]}: {name} has no such argument; see the arguments that its documentation lists"
+        ) from failure
 
 
 def _batch(

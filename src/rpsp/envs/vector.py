@@ -90,6 +90,8 @@ class DisturbedBatch(VectorWrapper):
             self.num_envs, env.single_observation_space, env.single_action_space
         )
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.single_action_space = disturbance.accepted_space(env.single_action_space)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
 
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Reset the rows in `options["reset_mask"]`, and return delivered observations."""

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 
-from rpsp.envs.disturbances import Delay, Disturbance, Dropout, Latency, Noise, Selection
+from rpsp.envs.disturbances import Delay, Disturbance, Dropout, Latency, Limit, Noise, Selection
 
 
 class _Disturbed(gymnasium.Wrapper, RecordConstructorArgs):
@@ -20,6 +20,7 @@ class _Disturbed(gymnasium.Wrapper, RecordConstructorArgs):
         gymnasium.Wrapper.__init__(self, env)
         self._disturbance = disturbance
         self.observation_space = disturbance.attach(1, env.observation_space, env.action_space)
+        self.action_space = disturbance.accepted_space(env.action_space)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         reading, info = self.env.reset(seed=seed, options=options)
@@ -78,6 +79,18 @@ class ActionLatency(_Disturbed):
 
     def __init__(self, env: gymnasium.Env, steps: int) -> None:
         super().__init__(env, Delay(steps), steps=steps)
+
+
+class ActionLimit(_Disturbed):
+    """Clip actions to ± a limit in the environment's own units. The action space becomes the smaller range.
+
+    Args:
+        env: the environment.
+        limit: largest absolute value of an action.
+    """
+
+    def __init__(self, env: gymnasium.Env, limit: float) -> None:
+        super().__init__(env, Limit(limit), limit=limit)
 
 
 class ObservationDropout(_Disturbed):

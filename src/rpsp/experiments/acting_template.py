@@ -16,8 +16,8 @@ import numpy as np
 
 # Filter updates q' = f(q, a, o): q is the last belief, a the last action, o the new observation, w are the weights.
 def window(w, q, a, o):
-    """Window of the latest observations, oldest first."""
-    return np.concatenate((q[len(o) :], o))
+    """Window of the latest observations, or pairs of action and observation, oldest first."""
+    return np.concatenate((q, a, o))[w.kept.astype(int)]
 
 
 def gru(w, q, a, o):

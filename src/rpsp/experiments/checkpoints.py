@@ -42,6 +42,11 @@ RENAMED_IN_3 = {
     }
 }
 """Fields of format 2 that have other names in format 3, by class."""
+ADDED: dict[str, dict[str, Any]] = {
+    "KernelBayesFilter": {"frozen": {"tuple": []}},
+    "Network": {"view": {"value": None}},
+}
+"""Fields that came later and are not in every file, by class, with the description of their value in older files."""
 MAX_HEADER = 16 << 20  # maximum bytes of a safetensors header; ours have a few thousand
 MAX_SIZE = 100_000  # maximum dimension of a state or an observation; ours have a few hundred at most
 PARTS: tuple[type, ...] = (
@@ -152,16 +157,17 @@ def upgrade(description: Any, format: int) -> Any:
         format: the format number of the file, one of `READABLE_FORMATS`.
 
     Returns:
-        The description with today's field names. It names the same arrays.
+        The description with today's fields. It names the same arrays.
     """
-    if format == FORMAT or not isinstance(description, dict):
+    if not isinstance(description, dict):
         return description
     if "tuple" in description:
         return {"tuple": [upgrade(x, format) for x in description["tuple"]]}
     if "class" in description:
-        renamed = RENAMED_IN_3.get(description["class"], {})
-        fields = {renamed.get(name, name): upgrade(x, format) for name, x in description["fields"].items()}
-        return description | {"fields": fields}
+        name = description["class"]
+        renamed = RENAMED_IN_3.get(name, {}) if format < 3 else {}
+        fields = {renamed.get(own, own): upgrade(x, format) for own, x in description["fields"].items()}
+        return description | {"fields": ADDED.get(name, {}) | fields}
     return description
 
 

@@ -15,7 +15,7 @@ import tyro
 
 @dataclass(frozen=True)
 class Sensors:
-    """Which observations the agent gets, and their noise and delay."""
+    """Which observations the agent gets, their noise and delay, the limit of its actions, and arguments of the task."""
 
     observe: str | None = None
     """What the agent sees: positions, all, or indices as 0,1,2. Default: positions on the paper's tasks, else all."""
@@ -29,6 +29,11 @@ class Sensors:
     """Delay of actions, in steps."""
     dropout: float = 0.0
     """Probability that an observation is lost and the previous one is repeated."""
+    action_limit: float | None = None
+    """Clip actions to ± this value, in the environment's own units. The agent's [-1, 1] is then this smaller range."""
+    env_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE [NAME=VALUE ...]")] = ()
+    """Keyword arguments of the environment, as in `--env-args forward_reward_weight=10 healthy_reward=0`.
+    In Python, a dict."""
 
 
 @dataclass(frozen=True)

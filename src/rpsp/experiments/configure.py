@@ -15,6 +15,7 @@ from typing import Any
 
 from rpsp.envs.tasks import TASKS
 from rpsp.errors import UsageError
+from rpsp.experiments import env_args
 from rpsp.experiments.config import Sensors, TrainConfig
 from rpsp.experiments.methods import METHODS, Method
 from rpsp.experiments.settings import checked, merged, settings_class
@@ -44,6 +45,8 @@ def configured(given: Mapping[str, Any], where: str = "") -> TrainConfig:
         from rpsp.envs.make import observed_indices  # start-up time of --help: imports gymnasium and MuJoCo
 
         given["observe"] = ",".join(map(str, observed_indices(observe)))
+    if "env_args" in given:
+        given["env_args"] = env_args.canonical(given["env_args"])
     given = {name: checked(f"{where}{name}", value, known[name]) for name, value in given.items()}
 
     def part(names: Collection[str]) -> dict[str, Any]:
@@ -217,6 +220,7 @@ def check_values(config: TrainConfig) -> None:
     Raises:
         UsageError: if a value does not have the type of its setting.
     """
+    env_args.check(config.sensors.env_args)
     for part in (config, config.sensors, config.settings):
         for name, hint in _hints(type(part)).items():
             if name not in ("sensors", "settings"):

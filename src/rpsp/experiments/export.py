@@ -133,13 +133,14 @@ def _network(policy: AbstractPolicy) -> Network:
 
 
 def _layers(network: Network) -> list[Arrays]:
-    """Return weights and biases. The scaling of the inputs is folded into the first layer."""
+    """Return weights and biases. Projection and scaling of the inputs are folded into the first layer."""
     layers = [
         {"W": np.asarray(layer.weight, np.float64), "b": np.asarray(layer.bias, np.float64)} for layer in network.layers
     ]
     mean, scale = np.asarray(network.mean, np.float64), np.asarray(network.scale, np.float64)
     W = layers[0]["W"] / scale
-    layers[0] = {"W": W, "b": layers[0]["b"] - W @ mean}
+    seen = W if network.view is None else W @ np.asarray(network.view, np.float64).T
+    layers[0] = {"W": seen, "b": layers[0]["b"] - W @ mean}
     return layers
 
 

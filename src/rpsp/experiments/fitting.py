@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,13 @@ from gymnasium.vector import AutoresetMode
 from rpsp.data.recordings import MINARI, load_episodes, other_format, save_episodes
 from rpsp.envs.make import make
 from rpsp.errors import FileFormatError, UsageError
-from rpsp.experiments import figures
+from rpsp.experiments import env_args, figures
 from rpsp.experiments.compilation import compilation_cached
 from rpsp.experiments.config import FitConfig, Sensors
 from rpsp.experiments.files import Say, free_directory, read_json, record_settings, write_json
 from rpsp.experiments.models import PredictiveStateModel
 from rpsp.experiments.plugins import import_plugin
+from rpsp.experiments.resolve import make_arguments
 from rpsp.training.rollouts import explore
 
 
@@ -99,8 +99,9 @@ def explore_environment(config: FitConfig) -> list[Any]:
     """Collect episodes with random actions, with the observations that the settings describe."""
     if config.samples < 1:
         raise UsageError(f"samples: {config.samples} is not a whole number ≥ 1.")
-    sensors = dataclasses.asdict(config.sensors)
-    envs = make(config.source, num_envs=10, seed=config.seed, autoreset_mode=AutoresetMode.DISABLED, **sensors)
+    env_args.check(config.sensors.env_args)
+    given = make_arguments(config.sensors)
+    envs = make(config.source, num_envs=10, seed=config.seed, autoreset_mode=AutoresetMode.DISABLED, **given)
     try:
         return explore(envs, samples=config.samples, seed=config.seed)
     finally:

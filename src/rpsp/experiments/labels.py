@@ -1,9 +1,9 @@
 """Labels of tasks and methods, derived from the settings of a run alone.
 
 The label of a task is the environment and the sensor settings that differ from their defaults, as in
-"Hopper-v5, obs_noise=0.1". The label of a method is its row in the methods table and the settings that differ from the
-defaults of that row, as in "rpsp-alt, dimension=10". Runs with the same labels differ only in their seed and can be
-averaged.
+"Hopper-v5, obs_noise=0.1". Arguments of the environment are named like settings. The label of a method is its row in the
+methods table and the settings that differ from the defaults of that row, as in "rpsp-alt, dimension=10". Runs with the
+same labels differ only in their seed and can be averaged.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from rpsp.envs.tasks import TASKS
 from rpsp.experiments.config import Sensors
 from rpsp.experiments.configure import usual_samples
+from rpsp.experiments.env_args import parsed
 from rpsp.experiments.methods import METHODS
 from rpsp.experiments.upgrade import IN_0_4_0
 
@@ -37,7 +38,11 @@ def task_label(settings: Mapping[str, Any], also: Iterable[str] = ()) -> str:
     """
     if settings.get("observe") == ("positions" if settings["env"] in TASKS else "all"):
         settings = {**settings, "observe": None}  # an explicitly given default counts as default
-    return _label(settings, "env", plain_sensors(), also)
+    defaults = {name: default for name, default in plain_sensors().items() if name != "env_args"}
+    arguments = parsed(settings.get("env_args") or [])
+    return printable(
+        ", ".join([_label(settings, "env", defaults, also), *(f"{k}={word(v)}" for k, v in arguments.items())])
+    )
 
 
 def method_label(settings: Mapping[str, Any], also: Iterable[str] = ()) -> str:
@@ -97,7 +102,7 @@ def word(value: Any) -> str:
 @functools.cache
 def plain_sensors() -> dict[str, Any]:
     """Return the default sensor settings."""
-    return dataclasses.asdict(Sensors())
+    return flat_settings(dataclasses.asdict(Sensors()))
 
 
 @functools.cache

@@ -144,6 +144,8 @@ REFITTED = LoopSettings(refit_before=(1, 2, 4, 8, 16, 32, 64, 128, 256), renew_u
 """For filters that are refitted in closed form. The schedule is dense at the start, where behaviour changes fast. The
 policy's input is rescaled, because the predictive states of a walking robot differ from those of a falling one: they
 spread ten times as far, by different factors in different coordinates."""
+FOLLOWED = LoopSettings(renew_units=True)
+"""For windows of actions and observations: rivals of direct inference, so the policy's input is rescaled as there."""
 WIDE = LoopSettings(hidden=(64, 64), log_std=-1.0, renew_units=True)
 """For PPO. The initial standard deviation of about a third instead of 1 helped most. After the same number of steps,
 returns are three times as high on HalfCheetah and Ant, no lower on Hopper, and perhaps slightly lower on Walker2d
@@ -187,6 +189,22 @@ METHODS: dict[str, Method] = {
         _reinforced(1),
         _reinforced(2),
         _reinforced(5),
+        Method(
+            "fm10a",
+            FiniteMemory(window=10, actions=True),
+            Trpo(),
+            "finite memory: the last ten observations and actions",
+            FOLLOWED,
+            ours=True,
+        ),
+        Method(
+            "fm10a-pca",
+            FiniteMemory(window=10, actions=True, dimension=20),
+            Trpo(),
+            "… compressed to 20 principal components: the control for direct inference",
+            FOLLOWED,
+            ours=True,
+        ),
         _gru(16),
         _gru(32),
         _gru(64),

@@ -64,8 +64,7 @@ class Graph:
 
 # Filter updates q' = f(q, a, o), as in act.py. w are the weights.
 def _window(g: Graph, w: Any, q: str, a: str, o: str, size: int) -> str:
-    kept = len(w.q0) - size
-    return o if kept == 0 else g("Concat", g.split(q, [size, kept])[1], o, axis=0)
+    return g("Gather", g("Concat", q, a, o, axis=0), w.kept.astype(np.int64))
 
 
 def _gru(g: Graph, w: Any, q: str, a: str, o: str, size: int) -> str:

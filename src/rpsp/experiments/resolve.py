@@ -16,7 +16,8 @@ from rpsp import sentinel
 from rpsp.envs.make import make
 from rpsp.envs.tasks import TASKS
 from rpsp.errors import FileFormatError, UsageError
-from rpsp.experiments.config import TrainConfig
+from rpsp.experiments import env_args
+from rpsp.experiments.config import Sensors, TrainConfig
 from rpsp.experiments.configure import check_values, configured, find_method, usual_samples
 from rpsp.experiments.files import read_json
 from rpsp.experiments.methods import Method
@@ -76,6 +77,12 @@ class UnknownModules(UsageError):
         )
 
 
+def make_arguments(sensors: Sensors) -> dict[str, Any]:
+    """Return sensor settings as keyword arguments of `rpsp.make`."""
+    given = dataclasses.asdict(sensors)
+    return given | env_args.parsed(given.pop("env_args"))
+
+
 def environment_maker(config: TrainConfig, factory: Any = None) -> Callable[..., Any] | None:
     """Return a function `make_envs(num_envs)` that makes the environments of a configuration.
 
@@ -99,7 +106,7 @@ def environment_maker(config: TrainConfig, factory: Any = None) -> Callable[...,
             max_episode_steps=config.max_episode_steps,
             threads=config.threads,
             step_timeout=config.step_timeout,
-            **dataclasses.asdict(config.sensors),
+            **make_arguments(config.sensors),
             **given,
         )
         sentinel.note_place("")
@@ -176,6 +183,7 @@ def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
         )
     return dataclasses.replace(
         config,
+        sensors=dataclasses.replace(config.sensors, env_args=env_args.canonical(config.sensors.env_args)),
         max_episode_steps=limit,
         samples=samples,
         num_envs=config.num_envs or min(100, max(1, samples // limit)),

@@ -6,7 +6,9 @@ and a_t.
 
 # jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy.
 # The results of its differentiation, loops and linear algebra are unknown, too.
+# scipy has no stubs.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
 
 from __future__ import annotations
 
@@ -21,9 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import GetAttrKey
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from scipy.linalg import block_diag
 
 from rpsp.data import trees
-from rpsp.data.arrays import PyTree
+from rpsp.data.arrays import Numbers, PyTree
 from rpsp.data.batches import Batch, masked_mean
 from rpsp.errors import UsageError
 
@@ -96,6 +99,14 @@ class AbstractFilter(eqx.Module):
         return self.update(q, *prepared)
 
     @property
+    def view(self) -> Float[Numbers, "q x"] | None:
+        """Projection P of what policies see: they get Pᵀ q instead of the state q. Default: None, the whole state.
+
+        For filters that must remember more than the policy shall see. Linear baselines see all of q.
+        """
+        return None
+
+    @property
     def horizon(self) -> int:
         """Number of steps that `predict_horizon` predicts; 0 if it is not defined. Refinement minimises their error."""
         return 0
@@ -134,14 +145,18 @@ def constant(**kwargs: Any) -> Any:
 
 
 def trainable(tree: Any) -> Any:
-    """Return a tree of booleans: True at every floating-point array that is not in a field declared `constant`."""
+    """Return a tree of booleans: True at every floating-point array that may change after fitting.
+
+    These are all except those in fields declared `constant`, and those in fields that a module lists in `frozen`, a static
+    field with the names of parameters that are constant in this instance only.
+    """
 
     def mark(path: tuple[Any, ...], leaf: Any) -> bool:
         node = tree
         for key in path:
             if isinstance(key, GetAttrKey):
                 declared = {field.name: field for field in dataclasses.fields(node)}[key.name]
-                if declared.metadata.get("constant"):
+                if declared.metadata.get("constant") or key.name in getattr(node, "frozen", ()):
                     return False
                 node = getattr(node, key.name)
             else:
@@ -344,6 +359,13 @@ class Concatenated(AbstractFilter):
     def predict(self, q: Array, action: Array) -> Float[Array, " obs"]:
         """Predict with the first filter."""
         return self.first.predict(q[: self.first.size], action)
+
+    @property
+    def view(self) -> Float[Numbers, "q x"] | None:
+        """Block-diagonal: the view of each, where a filter without one shows its whole state."""
+        if self.first.view is None and self.second.view is None:
+            return None
+        return block_diag(*(np.eye(f.size) if f.view is None else f.view for f in (self.first, self.second)))
 
 
 def prediction_loss(

@@ -63,6 +63,8 @@ class KernelBayesFilter(AbstractFilter):
     high: Float[Numbers, " q"] = constant()
     """`low` and `high`: states are clipped to this box. Limiting the norm would have no effect, because the constant
     feature dominates it."""
+    frozen: tuple[str, ...] = eqx.field(static=True, default=())
+    """Names of parameters that no algorithm changes, as in ("W_pred",)."""
 
     def init(self) -> Float[Array, " q"]:
         """Return q_0, a parameter: at first the mean state of the training data."""

@@ -1,11 +1,11 @@
-"""Filters that are not predictive states: an observation window and a GRU."""
+"""Filters that are not predictive states: windows of observations and actions, and a GRU."""
 
 # jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy.
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import equinox as eqx
@@ -16,7 +16,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from rpsp.data.arrays import Numbers
 from rpsp.data.batches import Batch
-from rpsp.filters.base import AbstractFilter, to_float64
+from rpsp.data.linalg import principal_directions
+from rpsp.filters.base import AbstractFilter, constant, reached, to_float64
 from rpsp.filters.belief import Belief, check_at_least
 from rpsp.filters.refinement import refined
 
@@ -41,8 +42,8 @@ class ObservationWindow(AbstractFilter):
         return jnp.zeros(self.window * self.W_pred.shape[1])
 
     def exported(self) -> tuple[str, dict[str, np.ndarray]]:
-        """Return the name of act.py's `window`, which needs no arrays."""
-        return "window", {}
+        """Return the array of act.py's `window`: which entries of [q_t, a_t, o_t] make q_{t+1}."""
+        return "window", {"kept": _kept(self.window, 0, self.W_pred)}
 
     def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
         """Append the observation to the window, and remove the oldest one."""
@@ -67,22 +68,105 @@ def observation_window(window: int, observations: int, actions: int) -> Observat
     return ObservationWindow(jnp.asarray(W), window)
 
 
+def _kept(window: int, actions: int, W_pred: Numbers) -> np.ndarray:
+    """Return which entries of [q_t, a_t, o_t] make q_{t+1}, where q_t has `window` blocks of actions and observations.
+
+    Args:
+        window: number of blocks.
+        actions: number of entries of an action that a block has: all or none.
+        W_pred: weights of the prediction, from [q_t, a_t, 1] to o_t.
+    """
+    q_a_1, observations = map(int, W_pred.shape)
+    size = window * (actions + observations)
+    of_an_action = q_a_1 - 1 - size
+    older = np.arange(actions + observations, size)
+    return np.concatenate([older, size + np.arange(actions), size + of_an_action + np.arange(observations)])
+
+
+class HistoryWindow(AbstractFilter):
+    """Finite memory of observations and actions.
+
+        q_t = [a_{t-w}, o_{t-w}, …, a_{t-1}, o_{t-1}]
+        o_t ≈ W_predᵀ [q_t, a_t, 1]
+
+    Before the beginning of the episode, observations and actions are 0. Policies see q_t, or Pᵀ q_t if P is given.
+    """
+
+    W_pred: Float[Numbers, "q_a_1 obs"]
+    """Weights of the prediction."""
+    window: int = eqx.field(static=True)
+    """w: number of steps."""
+    actions: int = eqx.field(static=True)
+    """Size of the actions in the window; 0 for observations alone."""
+    P: Float[Numbers, "q x"] | None = constant()
+    """Projection of what policies see; None: the whole window."""
+
+    def init(self) -> Float[Array, " q"]:
+        """Return zeros."""
+        return jnp.zeros(self.window * (self.actions + self.W_pred.shape[1]))
+
+    @property
+    def view(self) -> Float[Numbers, "q x"] | None:
+        """P."""
+        return self.P
+
+    def exported(self) -> tuple[str, dict[str, np.ndarray]]:
+        """Return the array of act.py's `window`: which entries of [q_t, a_t, o_t] make q_{t+1}."""
+        return "window", {"kept": _kept(self.window, self.actions, self.W_pred)}
+
+    def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
+        """Append the newest action and observation, and drop the oldest."""
+        newest = jnp.concatenate([action[: self.actions], observation])
+        return jnp.concatenate([q, newest])[newest.shape[0] :]
+
+    def predict(self, q: Array, action: Array) -> Float[Array, " obs"]:
+        """Return W_predᵀ [q_t, a_t, 1]."""
+        return jnp.concatenate([q, action, jnp.ones(1)]) @ self.W_pred
+
+
+def history_window(window: int, observations: int, actions: int, *, with_actions: bool = True) -> HistoryWindow:
+    """Create a window of observations and actions that predicts the previous observation until it is trained.
+
+    Args:
+        window: number of steps in the state.
+        observations: size of an observation.
+        actions: size of an action.
+        with_actions: whether the state contains actions.
+    """
+    own = actions if with_actions else 0
+    size = window * (own + observations)
+    W = np.zeros((size + actions + 1, observations), np.float32)
+    W[size - observations : size] = np.eye(observations)
+    return HistoryWindow(jnp.asarray(W), window, own, None)
+
+
 @dataclass(frozen=True)
 class FiniteMemory(Belief):
-    """Finite memory: the last observations. There is nothing to fit."""
+    """Finite memory: the last observations, with or without actions, as they are or compressed to principal components."""
 
     kind: ClassVar[str] = "finite-memory"
 
     window: int = 2
     """Number of observations."""
+    actions: bool = False
+    """Whether the window also contains the actions."""
+    dimension: int | None = None
+    """Number of principal components of the window that the policy sees, fitted once. Default: the window as it is."""
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        check_at_least(self, 1, "window")
+        check_at_least(self, 1, "window", "dimension")
 
-    def fit(self, batch: Batch, held_out: Batch, *, key: PRNGKeyArray) -> ObservationWindow:
-        """Return a window for observations and actions of this size."""
-        return observation_window(self.window, batch.observations.shape[-1], batch.actions.shape[-1])
+    def fit(self, batch: Batch, held_out: Batch, *, key: PRNGKeyArray) -> ObservationWindow | HistoryWindow:
+        """Return a window for observations and actions of this size. Only a compressed one is fitted, by PCA."""
+        sizes = self.window, batch.observations.shape[-1], batch.actions.shape[-1]
+        if not self.actions and self.dimension is None:
+            return observation_window(*sizes)
+        filter = history_window(*sizes, with_actions=self.actions)
+        if self.dimension is None:
+            return filter
+        P = principal_directions(reached(filter, batch), self.dimension).scaled
+        return replace(filter, P=jnp.asarray(P, jnp.float32))
 
 
 class GRU(AbstractFilter):

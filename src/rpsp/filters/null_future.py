@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from rpsp.data.batches import Batch
-from rpsp.data.linalg import NormalEquations, signed
+from rpsp.data.linalg import NormalEquations, principal_directions
 from rpsp.data.windows import histories, window_index
 from rpsp.errors import UsageError
 
@@ -77,9 +77,8 @@ def coordinates(
 ) -> tuple[Float[np.ndarray, " k_obs"], Float[np.ndarray, "k_obs x"], Bool[np.ndarray, " x"]]:
     """Compute the coordinates of the state from the predicted futures.
 
-    P has the principal directions of the predicted futures, each scaled by 1/√(S + 1e-3 S_max), where S is the variance
-    along the direction and S_max the largest of them. A direction is reliable if its variance is more than twice the
-    variance of the estimation error. Unreliable directions are scaled up and can make the recursion diverge.
+    P has the scaled `principal_directions` of the predicted futures. A direction is reliable if its variance is more than
+    twice the variance of the estimation error. Unreliable directions are scaled up and can make the recursion diverge.
 
     Args:
         futures: m_t of the steps.
@@ -90,12 +89,7 @@ def coordinates(
         μ, P and a flag for each direction: whether it is reliable.
     """
     mean = futures.mean(axis=0, dtype=np.float64)
-    variances, directions = np.linalg.eigh(np.atleast_2d(np.cov(futures.T, bias=True)))
-    variances, directions = variances[::-1][:dimension], signed(directions[:, ::-1][:, :dimension])
-    largest = max(float(variances[0]), 1e-12)  # constant observations have variance 0
-    keep = variances > 1e-12 * largest
-    keep[0] = True
-    variances, directions = variances[keep], directions[:, keep]
+    variances, directions, P = principal_directions(futures, dimension)
     reliable = variances > 2 * np.einsum("fi,fg,gi->i", directions, noise, directions)
     reliable[0] = True
-    return mean, directions / np.sqrt(variances + 1e-3 * largest), reliable
+    return mean, P, reliable

@@ -7,7 +7,7 @@ grow with the amount of data. There are no local optima.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, Literal, NamedTuple
 
@@ -72,6 +72,8 @@ class KernelBayes(Belief):
     """What a refit refines: a new two-stage regression, the filter in use, or both; the smaller held-out error wins."""
     random: bool = False
     """Initialise the parameters at random before the refinement, instead of by regression (the paper's random PSR)."""
+    train_predictions: bool = True
+    """Train W_pred, the weights of the one-step prediction, with the policy. If False, only refinement trains them."""
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -106,12 +108,14 @@ class KernelBayes(Belief):
     def _initialised(
         self, batch: Batch, held_out: Batch, epochs: int, *, key: PRNGKeyArray, random: bool = False
     ) -> KernelBayesFilter:
-        """Return the filter of the two-stage regression after some epochs of refinement."""
+        """Regress, refine for some epochs, then freeze what the policy's algorithm shall not train."""
         fit_key, random_key, refine_key = jax.random.split(key, 3)
         filter = fit_two_stage(batch, self, rng=generator(fit_key))
         if random:
             filter = random_like(filter, key=random_key)
-        return refined(filter, batch, held_out, epochs, key=refine_key)
+        filter = refined(filter, batch, held_out, epochs, key=refine_key)
+        # Only now, because refinement trains all parameters.
+        return filter if self.train_predictions else replace(filter, frozen=("W_pred",))
 
 
 class Maps(NamedTuple):

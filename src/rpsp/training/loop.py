@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium.spaces import Discrete
 from gymnasium.vector import VectorEnv
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Float, PRNGKeyArray
 
 from rpsp.algorithms.alternating import forgetting_states
 from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics
@@ -84,7 +84,7 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
         sizes = batch.observations.shape[-1], batch.actions.shape[-1]
         filter = Concatenated(filter, observation_window(settings.plus_obs, *sizes))
     scaling_of_states = input_scaling(filter, reached(filter, batch, held))
-    agent = Agent(filter, _policy(envs, filter.size, scaling_of_states, settings, algorithm.squashed, policy_key))
+    agent = Agent(filter, _policy(envs, filter.view, scaling_of_states, settings, algorithm.squashed, policy_key))
     samples = sum(map(len, episodes))
     watched = diagnose(agent, agent, held, False)
     record = {
@@ -238,16 +238,21 @@ def _encoded(episodes: list[Episode], envs: VectorEnv) -> tuple[Scaling | OneHot
 
 
 def _policy(
-    envs: VectorEnv, inputs: int, scaling: Scaling, settings: TrainingSettings, squashed: bool, key: PRNGKeyArray
+    envs: VectorEnv,
+    view: Float[Numbers, "q x"] | None,
+    scaling: Scaling,
+    settings: TrainingSettings,
+    squashed: bool,
+    key: PRNGKeyArray,
 ) -> AbstractPolicy:
     units = action_units(envs)
+    given: dict[str, Any] = {"hidden": settings.hidden, "scaling": scaling, "view": view, "key": key}
+    sizes = len(scaling.mean), units.size
     if isinstance(units, ActionSymbols):
-        return CategoricalPolicy(inputs, units.size, hidden=settings.hidden, scaling=scaling, key=key)
+        return CategoricalPolicy(*sizes, **given)
     if squashed:
-        return SquashedPolicy(inputs, units.size, hidden=settings.hidden, scaling=scaling, key=key)
-    return GaussianPolicy(
-        inputs, units.size, hidden=settings.hidden, log_std=settings.log_std, scaling=scaling, key=key
-    )
+        return SquashedPolicy(*sizes, **given)
+    return GaussianPolicy(*sizes, log_std=settings.log_std, **given)
 
 
 def _check_bounds(envs: VectorEnv) -> None:

@@ -43,7 +43,7 @@ class Style(NamedTuple):
     dash: tuple[float, ...] = SOLID
 
 
-# A colour stands for a family of methods (for the paper's methods: an algorithm); dashes tell the members apart. Five
+# A colour stands for a family of methods (for the paper's methods: an algorithm); dashes tell the members apart. Six
 # colours come from Tol's muted palette, chosen to match Okabe and Ito's.
 METHOD_STYLES = {
     "rpsp-alt": Style("#D55E00"),
@@ -56,9 +56,11 @@ METHOD_STYLES = {
     "fm1": Style("#E69F00", DOTTED),
     "fm2": Style("#E69F00"),
     "fm5": Style("#E69F00", DASHED),
-    "fm1-vrpg": Style("#DDCC77", DOTTED),
-    "fm2-vrpg": Style("#DDCC77"),
-    "fm5-vrpg": Style("#DDCC77", DASHED),
+    "fm1-vrpg": Style("#117733", DOTTED),
+    "fm2-vrpg": Style("#117733"),
+    "fm5-vrpg": Style("#117733", DASHED),
+    "fm10a": Style("#DDCC77"),
+    "fm10a-pca": Style("#DDCC77", DASHED),
     "fm2-ppo": Style("#E69F00", MIXED),
     "fm2-sac": Style("#E69F00", LONG),
     "gru16": Style("#CC79A7", DOTTED),
@@ -67,7 +69,7 @@ METHOD_STYLES = {
     "gru128": Style("#CC79A7", MIXED),
     "reg-gru": Style("#332288"),
     "reg-gru-vrpg": Style("#332288", DASHED),
-    "rpsr-alt": Style("#882255"),
+    "rpsr-alt": Style("#44AA99"),
     "rpsi-trpo": Style("#0072B2"),
     "rpsi-alt": Style("#0072B2", DASHED),
     "rpsi-ppo": Style("#0072B2", MIXED),

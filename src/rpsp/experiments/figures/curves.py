@@ -349,9 +349,11 @@ def _method_legend(figure: Figure, panels: Sequence[Axes], counts: Mapping[str, 
 
 
 def _legend_columns(labels: Sequence[str], inches: float) -> int:
-    """Estimate the number of columns in which a legend fits."""
+    """Estimate the number of columns in which a legend fits, with about equally many entries each."""
 
     def width(columns: int) -> float:
         return sum(0.6 + 0.075 * max(map(len, column)) for column in np.array_split(labels, columns))
 
-    return next((n for n in range(len(labels), 1, -1) if width(n) < inches), 1)
+    most = next((n for n in range(len(labels), 1, -1) if width(n) < inches), 1)
+    rows = -(-len(labels) // most)
+    return -(-len(labels) // rows)

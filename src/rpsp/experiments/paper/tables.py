@@ -40,12 +40,18 @@ FORMER = {"log_std": (0.0,), "samples": (10_000,)}
 CURVES: dict[str, tuple[Entry, ...]] = {
     "FM": (*_each(("fm2", "fm1", "fm5")), *_each(("fm2",), renew_units=(True,)), *_each(("fm2",), **WIDER)),
     "FM, REINFORCE": _each(("fm2-vrpg", "fm1-vrpg", "fm5-vrpg"), learning_rate=(None, 5e-3)),
+    "FM 10 with actions": (*_each(("fm10a",)), *_each(("fm10a",), **WIDER)),
+    "FM 10 with actions, compressed": (*_each(("fm10a-pca",)), *_each(("fm10a-pca",), **WIDER)),
     "GRU": (*PAPERS_GRUS, *_each(("gru32",), **WIDER)),
     "GRU, the paper's candidates": PAPERS_GRUS,
     "reg_GRU": _each(("reg-gru", "reg-gru-vrpg"), units=(None, 16, 64)),
     "RPSP-VRPG": _each(("rpsp-vrpg+obs", "rpsp-vrpg"), **SIZES),
     "RPSP-Alt": _each(("rpsp-alt+obs", "rpsp-alt"), **SIZES),
-    "RPSP-Alt, refitted": _each(("rpsp-alt+obs", "rpsp-alt"), refit_before=(REFIT_BEFORE,)),
+    "RPSP-Alt, refitted": (
+        *_each(("rpsp-alt+obs", "rpsp-alt"), refit_before=(REFIT_BEFORE,)),
+        *_each(("rpsp-alt+obs", "rpsp-alt"), refit_before=(REFIT_BEFORE,), refit_epochs=(20,)),
+    ),
+    "RPSR-Alt": _each(("rpsr-alt",)),
     "RPSI-TRPO": (*_each(("rpsi-trpo",), past=(None, 20, 50)), *_each(("rpsi-trpo",), **WIDER)),
     "RPSI-PPO": (*_each(("rpsi-ppo",)), *_each(("rpsi-ppo",), **FORMER)),
     "RPSI-SAC": (
@@ -121,6 +127,15 @@ REPLAYED: dict[str, tuple[str | Entry, ...]] = {
 
 The policy sees the belief alone (`plus_obs=0`), because only stored beliefs become outdated.
 """
+RESIDUALS: dict[str, tuple[str | Entry, ...]] = {
+    "another belief": (
+        "rpsr-alt", "fm2", "fm5", "gru32", "gru128", *_each(("rpsp-alt+obs",), refit_before=(None, REFIT_BEFORE)),
+        "rpsi-trpo",
+    ),
+}  # fmt: skip
+"""Methods that kernel Bayes rule on residuals is compared with, in the same form as `DIFFERENCES`. It is one question, so
+that all tests on a task are adjusted together.
+"""
 TASK_OF = {"cart-pole": "InvertedPendulum-v5", "swimmer": "Swimmer-v5", "hopper": "Hopper-v5", "walker": "Walker2d-v5"}
 EVERY = tuple(TASK_OF.values())
 FURTHER: tuple[Entry, ...] = tuple({"env": env, "observe": "positions"} for env in ("HalfCheetah-v5", "Ant-v5"))
@@ -188,8 +203,11 @@ PROTOCOLS: dict[str, Protocol] = {
                 "GRU": "GRU, the paper's candidates",
             },
             {
-                TASK_OF["cart-pole"]: TaskChange("actions are clipped to ±1"),
-                TASK_OF["hopper"]: TaskChange("the reward is 10 times the forward velocity"),
+                TASK_OF["cart-pole"]: TaskChange("actions are clipped to ±1", {"action_limit": 1.0}),
+                TASK_OF["hopper"]: TaskChange(
+                    "the reward is 10 times the forward velocity",
+                    {"env_args": {"forward_reward_weight": 10, "healthy_reward": 0, "ctrl_cost_weight": 0}},
+                ),
             },
         ),
         Protocol(
@@ -201,7 +219,7 @@ PROTOCOLS: dict[str, Protocol] = {
         ),
     )
 }
-"""The protocols by name. The settings of a `TaskChange` are filled in here once environments have them."""
+"""The protocols by name."""
 EQUAL = PROTOCOLS["equal"]
 
 
@@ -256,8 +274,8 @@ EXPERIMENTS: dict[str, Experiment] = {
                                         methods=("rpsp-alt", "fix-psr", "reactive-psr")),
     "gru-filters": Experiment("experiments f and g on the other tasks (appendix)",
                               tuple(TASK_OF[name] for name in ("walker", "cart-pole")), ("GRU", "reg_GRU", "RPSP-Alt")),
-    "ours": Experiment("extensions on all four tasks: refits, direct inference, PPO", EVERY,
-                       (*RIVALS, "reg_GRU", "RPSP-Alt, refitted", "RPSI-TRPO", "RPSI-PPO"), ("fm2-ppo",),
+    "ours": Experiment("extensions on all four tasks: refits, residuals, direct inference, PPO", EVERY,
+                       (*RIVALS, "reg_GRU", "RPSP-Alt, refitted", "RPSR-Alt", "RPSI-TRPO", "RPSI-PPO"), ("fm2-ppo",),
                        peers=tuple(PEERS), ours=True),
     "disturbed": Experiment("noise, latency and dropped observations",
                             (*({"env": TASK_OF["hopper"], "obs_noise": sigma} for sigma in (0.1, 0.2, 0.3)),
@@ -268,6 +286,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     "differences": Experiment("ablations: one setting changed at a time",
                               tuple(TASK_OF[name] for name in ("hopper", "walker", "swimmer")), changes=DIFFERENCES,
                               ours=True),
+    "residuals": Experiment("kernel Bayes rule on residuals compared with other beliefs", EVERY, changes=RESIDUALS,
+                            ours=True),
     "ppo": Experiment("settings of PPO, one changed at a time", LOCOMOTION, changes=TUNING, ours=True, iterations=50),
     "further": Experiment("direct inference with PPO on two further tasks", FURTHER, ("RPSI-PPO",), ("fm2-ppo",),
                           peers=tuple(PEERS), ours=True, iterations=100),

@@ -31,6 +31,7 @@ GLANCE = {
     "RPSI-PPO (ours)": ("RPSI-PPO",),
     "FM-PPO": ("fm2-ppo",),
     "RPSI (ours)": ("RPSI-TRPO",),
+    "RPSR (ours)": ("RPSR-Alt",),
     "RPSP (the paper's)": ("RPSP-Alt", "RPSP-VRPG"),
     "RPSP, refitted (ours)": ("RPSP-Alt, refitted",),
     "FM": ("FM",),
@@ -42,6 +43,7 @@ GLANCE = {
 BEYOND = {
     "reg_GRU": "reg_GRU",
     "RPSP-Alt, refitted": "RPSP-Alt, refitted (ours)",
+    "RPSR-Alt": "RPSR-Alt (ours)",
     "RPSI-TRPO": "RPSI-TRPO (ours)",
     "RPSI-PPO": "RPSI-PPO (ours)",
 }
@@ -63,12 +65,8 @@ def glance_section(found: Found, figures: dict[str, Callable[[], Figure]]) -> tu
     runs = {task: {name: curve.runs for name, curve in curves.items()} for task, curves in tasks.items()}
     looks = {name: labels_of(names[0])[0] for name, names in GLANCE.items()}
     figures["glance"] = partial(at_a_glance, runs, looks)
-    shown = "; ".join(
-        f"{task.removesuffix('-v5')}: " + ", ".join(f"`{curve.label}`" for curve in curves.values())
-        for task, curves in tasks.items()
-    )
     there = [name for name in GLANCE if any(name in curves for curves in tasks.values())]
-    text = f"Mean returns of {', '.join(there)}, from positions only. Lines are means, "
+    text = "Mean returns from positions only. Lines are means, "
     counts = [len(curve.runs) for curves in tasks.values() for curve in curves.values()]
     fewest = f"{min(counts)} to " if min(counts) < max(counts) else ""
     text += f"bands are standard errors over {fewest}{plural(max(counts), 'seed')}."
@@ -76,10 +74,26 @@ def glance_section(found: Found, figures: dict[str, Callable[[], Figure]]) -> tu
     enough = all(set(tasks.get(task, ())) >= LEAST for task in FIRST)
     text += " The table shows the mean return in the last tenth of the given steps ± standard error (seeds); a cell is "
     text += "empty if the runs have fewer steps."
-    text = paragraph(f"{text} Methods: {shown}. Policies have 16 hidden units, those of PPO two layers of 64.")
+    text = paragraph(
+        f"{text} RPSI is direct inference, RPSR is kernel Bayes rule on the residuals of a linear filter, FM is finite "
+        f"memory. Policies have 16 hidden units, those of PPO two layers of 64. Methods: {_labels(tasks, there)}."
+    )
     returns = _returns(tasks, there)
     readme = f"{picture.replace('(figures', '({docs}/figures')}\n\n{returns}\n{text}"
     return f"## The four tasks at a glance\n\n{picture}\n\n{returns}\n{text}", readme if enough else ""
+
+
+def _labels(tasks: Mapping[str, Mapping[str, Curve]], names: Sequence[str]) -> str:
+    """List the method behind each line of the overview, with the tasks if it is not the same on all of them."""
+    parts = []
+    for name in names:
+        where: dict[str, list[str]] = {}
+        for task, curves in tasks.items():
+            if name in curves:
+                where.setdefault(curves[name].label, []).append(task.removesuffix("-v5"))
+        on = {label: f" ({', '.join(found)})" if len(where) > 1 else "" for label, found in where.items()}
+        parts.append(f"{name}: {', '.join(f'`{label}`{text}' for label, text in on.items())}")
+    return "; ".join(parts)
 
 
 def _returns(tasks: Mapping[str, Mapping[str, Curve]], names: Sequence[str]) -> str:
@@ -195,7 +209,7 @@ def from_several(curves: Iterable[Curve | None]) -> bool:
 
 def peers_section(found: Found) -> str:
     """Return the table of returns after equally many environment steps, with other libraries."""
-    names = ("RPSI-PPO", "RPSI-TRPO", "RPSP-Alt", "GRU", "FM")
+    names = ("RPSI-PPO", "RPSI-TRPO", "RPSR-Alt", "RPSP-Alt", "GRU", "FM")
     rows = []
     for task in EVERY:
         peers = {name: curve for name in PEERS if (curve := found.curve(task, name))}
