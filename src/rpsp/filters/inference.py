@@ -106,9 +106,10 @@ def exported_regression(phi: Bumps, W: Numbers, prefix: str = "") -> dict[str, n
         W: the weights.
         prefix: prefix of the names.
     """
-    phi, W = to_float64(phi), np.asarray(W, np.float64)
+    phi = to_float64(phi)
     mean, scale, centres = map(np.asarray, (phi.mean, phi.scale, phi.centres))
-    constant, W_linear, W_young, W_bumps = np.split(W, np.cumsum([1, len(mean), len(mean)]))
+    parts = np.cumsum([1, len(mean), len(mean)])
+    constant, W_linear, W_young, W_bumps = np.split(np.asarray(W, np.float64), parts)
     arrays = {
         "factor": 1 / scale,
         "shift": -mean / scale,
