@@ -36,6 +36,7 @@ def write_page(results: Path, docs: Path) -> None:
         "fresh": _fresh,
         "knows": _knows,
         "stale": _stale,
+        "transfer": _transfer,
         "kalman": _kalman,
         "exact_bayes": _exact_bayes,
         "timing": _timing,
@@ -176,6 +177,15 @@ def _stale(figures: dict[str, Any], into: Path) -> str:
         lines.append([f"`{method}`", ", ".join(f"{row['refits']:.0f}" for row in rows), *told])
     head = ["seed by seed", "refits", "difference of states", "KL of the policy"]
     return "\n".join(["## What a stored state is worth later\n", _doc("stale"), table(head, lines)])
+
+
+def _transfer(figures: dict[str, Any], into: Path) -> str:
+    lines = [
+        [row["task"].partition("-")[0], row["filter"], *(f"{error:.1e}" for error in row["errors"])]
+        for row in figures["rows"]
+    ]
+    head = ["task", "filter", *(f"iteration {n}" for n in figures["later"])]
+    return "\n".join(["## Filters under later policies\n", _doc("transfer"), table(head, lines)])
 
 
 def _kalman(figures: dict[str, Any], into: Path) -> str:

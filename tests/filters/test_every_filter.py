@@ -31,6 +31,7 @@ from rpsp.filters.base import (
 from rpsp.filters.inference import Inference, fit_inference
 from rpsp.filters.memory import GRU, FiniteMemory, HistoryWindow, history_window, observation_window
 from rpsp.filters.refinement import prediction_loss
+from rpsp.filters.residual import ResidualKernelBayes
 from rpsp.filters.tabular import Tabular, fit_tabular
 from rpsp.filters.two_stage import KernelBayes, fit_two_stage
 
@@ -81,6 +82,13 @@ FILTERS: dict[str, tuple[Callable, Callable[[], AbstractFilter], set[str]]] = {
             rng=np.random.default_rng(0),
         ),
         {".W", ".W_first", ".W_pred"},
+    ),
+    "residual": (
+        continuous,
+        lambda: ResidualKernelBayes(
+            past=4, future=2, dimension=6, history_dimension=20, frequencies=40, linear_dimension=4, epochs=0
+        ).fit(continuous()[0], continuous()[0], key=jax.random.key(0)),
+        {f".residual.{name}" for name in ("q0", "W_ext_xi", "W_ext_o", "W_pred", "W_hor")},
     ),
     "window": (continuous, lambda: observation_window(3, 2, 1), {".W_pred"}),
     "history window": (continuous, lambda: history_window(3, 2, 1), {".W_pred"}),

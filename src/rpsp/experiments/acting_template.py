@@ -51,6 +51,16 @@ def kernel_bayes(w, q, a, o):
     return np.clip(operator.reshape(-1) @ w.U_q, w.low, w.high)
 
 
+def residual(w, q, a, o):
+    """A linear filter, and kernel Bayes' rule on what it does not predict. The first observation has no prediction."""
+    x, p = np.split(q, [len(w.bound) + 1])
+    z = np.concatenate((x[:-1], a)) * w.pred_factor + w.pred_shift
+    bumps = np.exp(z @ w.pred_centres - z @ z / 2 - w.pred_half_squares)
+    expected = w.pred_constant + z @ w.pred_W_linear + x[-1] * (z @ w.pred_W_young) + bumps @ w.pred_W_bumps
+    e = (o - expected) / w.spread if x[-1] else 0 * o
+    return np.concatenate((inference(w, x, a, o), kernel_bayes(w, p, a, e)))
+
+
 def tabular(w, q, a, o):
     """Bayes' rule on a table of probabilities: select the entries for a and o, then normalise each column."""
     if not q.any():

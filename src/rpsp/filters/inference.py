@@ -73,22 +73,9 @@ class InferenceFilter(AbstractFilter):
     def exported(self) -> tuple[str, dict[str, np.ndarray]]:
         """Return the arrays of act.py's `inference`."""
         f = to_float64(self)
-        mean, scale, centres = map(np.asarray, (f.phi.mean, f.phi.scale, f.phi.centres))
-        constant, W_linear, W_young, W_bumps = np.split(np.asarray(f.W), np.cumsum([1, len(mean), len(mean)]))
         W_first = np.asarray(f.W_first)
-        return "inference", {
-            "first": W_first[0],
-            "W_first": W_first[1:],
-            "factor": 1 / scale,
-            "shift": -mean / scale,
-            "centres": centres,
-            "half_squares": (centres**2).sum(axis=0) / 2,
-            "constant": constant[0],
-            "W_linear": W_linear,
-            "W_young": W_young,
-            "W_bumps": W_bumps,
-            "bound": np.asarray(f.bound),
-        }
+        first = {"first": W_first[0], "W_first": W_first[1:], "bound": np.asarray(f.bound)}
+        return "inference", first | exported_regression(f.phi, f.W)
 
     def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
         """Return x_{t+1} = clip(Wᵀ Φ(x_t, a_t, o_t)) and 1/(t+1). From q_0: x_1 = clip(W_firstᵀ [1, o_0]) and 1."""
@@ -109,6 +96,31 @@ class InferenceFilter(AbstractFilter):
         It is μ + P⁺ᵀ x, where P⁺ is the pseudo-inverse of P.
         """
         return (self.mean_future + q[:-1] @ jnp.linalg.pinv(jnp.asarray(self.P))).reshape(-1, self.W_pred.shape[1])
+
+
+def exported_regression(phi: Bumps, W: Numbers, prefix: str = "") -> dict[str, np.ndarray]:
+    """Return the arrays of Wᵀ Φ for act.py.
+
+    Args:
+        phi: Φ.
+        W: the weights.
+        prefix: prefix of the names.
+    """
+    phi = to_float64(phi)
+    mean, scale, centres = map(np.asarray, (phi.mean, phi.scale, phi.centres))
+    parts = np.cumsum([1, len(mean), len(mean)])
+    constant, W_linear, W_young, W_bumps = np.split(np.asarray(W, np.float64), parts)
+    arrays = {
+        "factor": 1 / scale,
+        "shift": -mean / scale,
+        "centres": centres,
+        "half_squares": (centres**2).sum(axis=0) / 2,
+        "constant": constant[0],
+        "W_linear": W_linear,
+        "W_young": W_young,
+        "W_bumps": W_bumps,
+    }
+    return {prefix + name: array for name, array in arrays.items()}
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from rpsp.data.batches import Batch
 from rpsp.data.randomness import generator
 from rpsp.filters.base import AbstractFilter, compiled_predictions, constant
 from rpsp.filters.belief import check_at_least
-from rpsp.filters.inference import Inference, InferenceFilter, fit_inference, refit_inference
+from rpsp.filters.inference import Inference, InferenceFilter, exported_regression, fit_inference, refit_inference
 from rpsp.filters.two_stage import KernelBayes
 
 
@@ -60,6 +60,12 @@ class ResidualFilter(AbstractFilter):
         """Return L(x_t, a_t) + s K(p_t, a_t)."""
         x, p = self.parts_of(q)
         return self.linear.predict(x, action) + self.spread * self.residual.predict(p, action)
+
+    def exported(self) -> tuple[str, dict[str, np.ndarray]]:
+        """Return the arrays of act.py's `residual`: those of both filters, and of the linear prediction."""
+        prediction = exported_regression(self.linear.phi_pred, self.linear.W_pred, "pred_")
+        both = self.linear.exported()[1] | self.residual.exported()[1]
+        return "residual", {"spread": np.asarray(self.spread, np.float64)} | prediction | both
 
     def parts_of(self, q: Float[Array, "*rows q"]) -> tuple[Float[Array, "*rows x"], Float[Array, "*rows p"]]:
         """Split states into x and p."""
