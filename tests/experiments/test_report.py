@@ -246,13 +246,14 @@ def test_settings_in_common_and_not(tmp_path):
     heads = [re.findall("<th>(.*?)</th>", row) for row in re.findall("<thead>(.*?)</thead>", page)]
     assert ["env", "Hopper-v5"] in rows and ["rpsp", "1.0"] in rows and ["samples", "2000"] in rows
     assert heads[-4:] == [
-        ["task", "method", "max_kl"],
+        ["task", "method", "dimension", "max_kl"],  # of the projection of the window, and of features
         ["name", "value"],
         ["task", "method", "jax"],
         ["name", "value"],
     ]
-    assert ["Hopper-v5", "fm2, max_kl=0.5", "0.5"] in rows and ["Hopper-v5", "rpsp-alt", "0.01"] in rows
-    assert ["window", "2"] in rows and ["dimension", "20"] in rows  # of the methods that have them
+    assert ["Hopper-v5", "fm2, max_kl=0.5", "none", "0.5"] in rows
+    assert ["Hopper-v5", "rpsp-alt", "20", "0.01"] in rows
+    assert ["window", "2"] in rows and ["history_dimension", "100"] in rows  # of the methods that have them
     assert ["Hopper-v5", "fm2", "0.10 · 0.11"] in rows
 
 
