@@ -42,6 +42,7 @@ TINY: dict[str, Any] = {
 }
 SMALL: dict[str, dict[str, Any]] = {  # so that each compiles and fits as fast as it can
     "kernel-bayes": {"dimension": 5, "past": 3, "future": 3, "epochs": 2},
+    "kernel-bayes-residual": {"dimension": 5, "past": 3, "future": 3, "epochs": 2, "linear_dimension": 5},
     "inference": {"past": 4, "future": 3},
     "gru": {"epochs": 2, "units": 8},
     "finite-memory": {},
