@@ -108,8 +108,7 @@ class ResidualKernelBayes(KernelBayes):
         """
         linear_key, key = jax.random.split(key)
         linear = fit_inference(batch, held_out, self.linear, rng=generator(linear_key))
-        spread = spread_of(residuals_of(linear, batch), batch)
-        fitted, held = (whitened_residuals(linear, spread, b) for b in (batch, held_out))
+        fitted, held, spread = _on_residuals(linear, batch, held_out)
         return ResidualFilter(super().fit(fitted, held, key=key), linear, jnp.asarray(spread))
 
     def refit(self, filter: AbstractFilter, batch: Batch, held_out: Batch, *, key: PRNGKeyArray) -> AbstractFilter:
@@ -117,14 +116,22 @@ class ResidualKernelBayes(KernelBayes):
         assert isinstance(filter, ResidualFilter)
         linear_key, key = jax.random.split(key)
         linear = refit_inference(filter.linear, batch, held_out, self.linear, rng=generator(linear_key))
-        spread = spread_of(residuals_of(linear, batch), batch)
-        fitted, held = (whitened_residuals(linear, spread, b) for b in (batch, held_out))
+        fitted, held, spread = _on_residuals(linear, batch, held_out)
         inner = super().refit(filter.residual, fitted, held, key=key)
         return ResidualFilter(inner, linear, jnp.asarray(spread))
 
 
 SMALLEST_SPREAD = 1e-6
 """Smallest spread of a residual, for observations that are predicted exactly."""
+
+
+def _on_residuals(
+    linear: InferenceFilter, batch: Batch, held_out: Batch
+) -> tuple[Batch, Batch, Float[np.ndarray, " obs"]]:
+    """Return both batches with whitened residuals as observations, and the spread of those of the first."""
+    residuals = residuals_of(linear, batch)
+    spread = spread_of(residuals, batch)
+    return _with_observations(batch, residuals / spread), whitened_residuals(linear, spread, held_out), spread
 
 
 def residuals_of(filter: AbstractFilter, batch: Batch) -> Float[np.ndarray, "row time obs"]:
@@ -140,7 +147,10 @@ def spread_of(residuals: Float[np.ndarray, "row time obs"], batch: Batch) -> Flo
 
 def whitened_residuals(filter: AbstractFilter, spread: Float[np.ndarray, " obs"], batch: Batch) -> Batch:
     """Return the batch with residuals, divided by their spread, as observations. Those at a reset are 0."""
-    e = residuals_of(filter, batch) / spread
+    return _with_observations(batch, residuals_of(filter, batch) / spread)
+
+
+def _with_observations(batch: Batch, e: Float[np.ndarray, "row time obs"]) -> Batch:
     before = np.zeros_like(e)
     before[:, 1:] = e[:, :-1]
     before[np.asarray(batch.starts)] = 0.0
