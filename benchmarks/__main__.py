@@ -17,6 +17,7 @@ NAMES = (
     "batch_stepping",
     "exact_bayes",
     "kalman",
+    "uncertainty",
     "prediction",
     "timing",
     "fresh",

@@ -80,6 +80,27 @@ def kalman_predictions(system: LinearGaussian, episodes: Sequence[Episode]) -> l
     return out
 
 
+def kalman_distributions(system: LinearGaussian, episodes: Iterable[Episode]) -> list[tuple[Floats, Floats]]:
+    """Return mean and covariance of o_t given o_{0:t-1} and a_{1:t}, for every step of every episode.
+
+    Readings that are NaN are missing: the filter conditions on the others, which is exact.
+    """
+    A, B, C = system.A, system.B, system.C
+    out = []
+    for episode in episodes:
+        x, P, means, covariances = np.zeros(len(A)), np.eye(len(A)), [], []
+        for o, a in zip(episode.observations, episode.actions, strict=False):
+            seen = ~np.isnan(o)
+            Cs = C[seen]
+            K = P @ Cs.T @ np.linalg.inv(Cs @ P @ Cs.T + system.R[np.ix_(seen, seen)])
+            x = A @ (x + K @ (o[seen] - Cs @ x)) + B @ a
+            P = A @ (P - K @ Cs @ P) @ A.T + system.Q
+            means.append(C @ x)
+            covariances.append(C @ P @ C.T + system.R)
+        out.append((np.stack(means), np.stack(covariances)))
+    return out
+
+
 @dataclass(frozen=True, eq=False)
 class ControlledHMM:
     """s_0 ~ first; s_t ~ transition[a_t, s_{t-1}]; o_t ~ emission[s_t]."""

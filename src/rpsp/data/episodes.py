@@ -37,13 +37,14 @@ class Episode:
         return len(self.actions)
 
 
-def as_episodes(recordings: Any) -> list[Episode]:
+def as_episodes(recordings: Any, *, gaps: bool = False) -> list[Episode]:
     """Validate recorded episodes and convert them to a list of `Episode`.
 
     Args:
         recordings: a list whose items are `Episode` objects or pairs `(observations, actions)` of numeric arrays, with
             one more observation than actions. A 1-D array of length T is read as T one-dimensional observations or
             actions. Objects of any other type are accepted and raise a `UsageError` that explains the problem.
+        gaps: whether observations may be NaN, which means that a reading is missing.
 
     Returns:
         The episodes, with observations and actions as 2-D float64 arrays.
@@ -62,7 +63,7 @@ def as_episodes(recordings: Any) -> list[Episode]:
     given = list(cast("Iterable[Any]", recordings))
     if not given:
         raise UsageError("episodes: the list is empty; give at least one (observations, actions) pair.")
-    episodes = [_as_episode(recording, f"episodes[{i}]") for i, recording in enumerate(given)]
+    episodes = [_as_episode(recording, f"episodes[{i}]", gaps) for i, recording in enumerate(given)]
     for name in ("observations", "actions"):
         width = getattr(episodes[0], name).shape[1]
         for i, episode in enumerate(episodes):
@@ -74,7 +75,7 @@ def as_episodes(recordings: Any) -> list[Episode]:
     return episodes
 
 
-def _as_episode(recording: Any, place: str) -> Episode:
+def _as_episode(recording: Any, place: str, gaps: bool) -> Episode:
     """Validate one recording and convert it to an `Episode`. `place` is what error messages call it."""
     kind = type(recording).__name__
     if isinstance(recording, Episode):
@@ -87,7 +88,8 @@ def _as_episode(recording: Any, place: str) -> Episode:
             "episode, put it in a list."
         )
     observations, actions = (
-        as_table(array, f"{place}.{name}") for array, name in zip(given, ("observations", "actions"), strict=True)
+        as_table(array, f"{place}.{name}", gaps=gaps and name == "observations")
+        for array, name in zip(given, ("observations", "actions"), strict=True)
     )
     if len(observations) != len(actions) + 1:
         raise UsageError(
@@ -105,12 +107,13 @@ def _as_episode(recording: Any, place: str) -> Episode:
     return replace(recording, observations=observations, actions=actions)
 
 
-def as_table(array: object, name: str) -> Float[np.ndarray, "n d"]:
+def as_table(array: object, name: str, *, gaps: bool = False) -> Float[np.ndarray, "n d"]:
     """Validate one array of an episode and convert it to a 2-D float64 array.
 
     Args:
         array: anything that NumPy can convert. A 1-D array becomes one column.
         name: how error messages refer to the array.
+        gaps: whether values may be NaN, which means that a reading is missing.
 
     Raises:
         UsageError: if the array is not a numeric table with at least one column and only finite values.
@@ -128,11 +131,13 @@ def as_table(array: object, name: str) -> Float[np.ndarray, "n d"]:
     if array.shape[1] == 0:
         raise UsageError(f"{name}: has shape {array.shape}, without columns; give at least one sensor and one action.")
     table = array.astype(np.float64)
-    if not np.isfinite(table).all():
-        row, column = np.argwhere(~np.isfinite(table))[0]
-        raise UsageError(
-            f"{name}[{row}, {column}]: is {table[row, column]}; drop the episode or repair the reading before fitting."
-        )
+    wrong = np.isinf(table) if gaps else ~np.isfinite(table)
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        remedy = "drop the episode or repair the reading before fitting"
+        if np.isnan(table[row, column]) and not name.endswith("actions"):
+            remedy += ", or give missing='nan' if it means that the reading is missing"
+        raise UsageError(f"{name}[{row}, {column}]: is {table[row, column]}; {remedy}.")
     return table
 
 

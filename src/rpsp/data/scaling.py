@@ -29,13 +29,21 @@ class Scaling(eqx.Module):
 def fit_scaling(data: Float[np.ndarray, "n x"]) -> Scaling:
     """Fit a scaling that gives every column zero mean and unit variance.
 
-    Constant columns get scale 1, so that encoding maps them to 0.
+    Constant columns get scale 1, so that encoding maps them to 0. Missing readings (NaN) are left out.
+
+    Raises:
+        UsageError: if a column has no reading at all.
     """
-    std = data.std(axis=0)
+    if np.isnan(data).any():
+        if (never := np.flatnonzero(np.isnan(data).all(axis=0))).size:
+            raise UsageError(f"observations: column {never[0]} is missing (NaN) at every step; leave the sensor out.")
+        std, mean, largest = np.nanstd(data, axis=0), np.nanmean(data, axis=0), np.nanmax(np.abs(data), axis=0)
+    else:
+        std, mean, largest = data.std(axis=0), data.mean(axis=0), np.abs(data).max(axis=0)
     # Rounding can give a constant column a standard deviation of a few ulps. Dividing by it would amplify rounding
     # noise.
-    constant = std <= 1e-9 * np.maximum(1e-3, np.abs(data).max(axis=0))
-    return Scaling(data.mean(axis=0), np.where(constant, 1.0, std))
+    constant = std <= 1e-9 * np.maximum(1e-3, largest)
+    return Scaling(mean, np.where(constant, 1.0, std))
 
 
 class OneHot(eqx.Module):
@@ -47,8 +55,11 @@ class OneHot(eqx.Module):
     size: int = eqx.field(static=True)
 
     def encode(self, x: np.ndarray) -> np.ndarray:
-        """Return the one-hot vector of each symbol."""
-        return np.eye(self.size)[symbols(x, self.size)]
+        """Return the one-hot vector of each symbol; NaN in all entries for a symbol that is missing (NaN)."""
+        x = np.asarray(x)
+        if x.dtype.kind != "f" or not (missing := np.isnan(x)).any():
+            return np.eye(self.size)[symbols(x, self.size)]
+        return np.where(missing.reshape(-1, 1), np.nan, np.eye(self.size)[symbols(np.nan_to_num(x), self.size)])
 
     def decode(self, x: np.ndarray) -> np.ndarray:
         """Return `x`."""

@@ -16,8 +16,9 @@ from jaxtyping import Float
 from rpsp.data.batches import Batch, pack
 from rpsp.data.episodes import Episode, as_episodes, as_table, split
 from rpsp.data.scaling import OneHot, Scaling, fit_scaling, symbols
-from rpsp.data.windows import longest_episode
 from rpsp.errors import FileFormatError, UsageError
+from rpsp.experiments import forecasting
+from rpsp.experiments.baselines import RIVAL_PAST, errors_beside_baselines
 from rpsp.experiments.checkpoints import check_fit, encoded_size, read_tree, write_tree
 from rpsp.experiments.compilation import compilation_cached
 from rpsp.experiments.configure import find_belief, known_beliefs, with_settings
@@ -26,7 +27,9 @@ from rpsp.experiments.upgrade import upgraded_model
 from rpsp.filters.base import AbstractFilter, compiled_unroll
 from rpsp.filters.belief import Belief
 from rpsp.filters.evaluation import compiled_forecast, forecasts, normalised_errors, r_squared
-from rpsp.filters.rivals import fit_autoregression, mean_prediction, persistence
+from rpsp.filters.gaps import GapFilter
+from rpsp.filters.gaps_fit import ROUNDS, completed, fit_with_gaps, refit_with_gaps, uncertainty_of
+from rpsp.filters.uncertainty import AbstractUncertainty
 
 
 class PredictiveStateModel:
@@ -40,6 +43,8 @@ class PredictiveStateModel:
             your own as "package.module:attribute", or an instance of `rpsp.Belief`.
         seed: seed of the fit and of the held-out split.
         held_out: fraction of the data that is held out, between 0 and 1.
+        missing: "nan": an observation that is NaN is a missing reading, and the model goes on without it. Default: NaN
+            is a fault, and refused.
         **settings: settings of the belief by name (`past`, `future`, `dimension`, `epochs`, …).
 
     Raises:
@@ -47,14 +52,24 @@ class PredictiveStateModel:
     """
 
     def __init__(
-        self, kind: str | Belief = "inference", *, seed: int = 0, held_out: SupportsFloat = 0.2, **settings: Any
+        self,
+        kind: str | Belief = "inference",
+        *,
+        seed: int = 0,
+        held_out: SupportsFloat = 0.2,
+        missing: str | None = None,
+        **settings: Any,
     ):
         self.belief = with_settings(find_belief(kind), settings)
         self.kind = self.belief.kind
         self.seed, self.held_out = _count("seed", seed, 0), _real(held_out)
         if not 0 < self.held_out < 1:
             raise UsageError(f"held_out: {held_out!r} is not a fraction between 0 and 1; a usual value is 0.2.")
+        if missing not in (None, "nan"):
+            raise UsageError(f"missing: {missing!r} is not known; give 'nan', or None if no reading is missing.")
+        self.missing = missing
         self._filter: AbstractFilter | None = None
+        self._uncertainty: AbstractUncertainty | None = None
         self.errors: dict[str, list[float]] = {}
         """Held-out normalised errors over the horizon, of this model and the baselines. Set by `fit`."""
 
@@ -74,12 +89,15 @@ class PredictiveStateModel:
         Raises:
             UsageError: if the episodes are invalid.
         """
-        episodes = as_episodes(episodes)
+        episodes = self._episodes(episodes)
         self.observations, self.actions = self._encodings(episodes)
         rng, batch, held = self._split(episodes)
-        self._filter = self.belief.fit(batch, held, key=jax.random.key(self.seed))
-        self.errors = self._compare(batch, held, rng)
-        return self
+        key = jax.random.key(self.seed)
+        if self.missing is None:
+            filter = self.belief.fit(batch, held, key=key)
+        else:
+            filter = fit_with_gaps(self.belief, batch, held, rounds=ROUNDS, key=key)
+        return self._with_filter(filter, batch, held, rng)
 
     @compilation_cached()
     def refit(self, episodes: Sequence[Any]) -> PredictiveStateModel:
@@ -99,10 +117,27 @@ class PredictiveStateModel:
         """
         if not self.belief.keeps_coordinates:
             raise UsageError(f"refit: a {self.kind} model cannot keep its coordinates; call fit(episodes) instead.")
-        rng, batch, held = self._split(as_episodes(episodes))
-        self._filter = self.belief.refit(self.fitted, batch, held, key=jax.random.key(self.seed)) or self.fitted
-        self.errors = self._compare(batch, held, rng)
+        rng, batch, held = self._split(self._episodes(episodes))
+        filter, key = self.fitted, jax.random.key(self.seed)
+        if isinstance(filter, GapFilter):
+            filter = refit_with_gaps(self.belief, filter, batch, held, key=key)
+        else:
+            filter = self.belief.refit(filter, batch, held, key=key) or filter
+        return self._with_filter(filter, batch, held, rng)
+
+    def _with_filter(
+        self, filter: AbstractFilter, batch: Batch, held: Batch, rng: np.random.Generator
+    ) -> PredictiveStateModel:
+        """Take a fitted filter, and fit its uncertainty and the baselines."""
+        full = (completed(filter, batch), completed(filter, held)) if isinstance(filter, GapFilter) else None
+        errors = errors_beside_baselines(self.kind, filter, batch, held, rng=rng, full=full)
+        self._uncertainty = uncertainty_of(filter, batch, held, discrete=self.belief.discrete)
+        self._filter, self.errors = filter, errors
         return self
+
+    def _episodes(self, episodes: Any) -> list[Episode]:
+        """Validate recorded episodes."""
+        return as_episodes(episodes, gaps=self.missing is not None)
 
     def _split(self, episodes: list[Episode]) -> tuple[np.random.Generator, Batch, Batch]:
         """Encode episodes and split them.
@@ -129,8 +164,14 @@ class PredictiveStateModel:
         return np.asarray(compiled_unroll(self.fitted, batch))[0, : len(np.asarray(observations))]
 
     def predict(
-        self, observations: Any, actions: Any, horizon: SupportsIndex = 1
-    ) -> Float[np.ndarray, "n horizon obs"]:
+        self,
+        observations: Any,
+        actions: Any,
+        horizon: SupportsIndex = 1,
+        *,
+        return_std: bool = False,
+        return_cov: bool = False,
+    ) -> Any:
         """Predict the observations of an episode from every step of it.
 
         Use `forecast` to predict beyond the last observation.
@@ -139,14 +180,88 @@ class PredictiveStateModel:
             observations: T + 1 observations, the reset observation first.
             actions: the T actions between them.
             horizon: number of steps to predict.
+            return_std: whether to return standard deviations, too.
+            return_cov: whether to return the covariances of the observations of a step, too.
 
         Returns:
             An array `[T − horizon + 1, horizon, obs]`. Entry `[t, j]` predicts `observations[t + 1 + j]`, given
-            `observations[: t + 1]` and `actions[: t + 1 + j]`.
+            `observations[: t + 1]` and `actions[: t + 1 + j]`. With `return_std`, a pair of such arrays. With `return_cov`,
+            the second array is `[T − horizon + 1, horizon, obs, obs]`.
 
         Raises:
             UsageError: if `horizon` is larger than the number of actions, or the model is not fitted.
         """
+        _check_one(return_std, return_cov)
+        states, ahead, count = self._each_step(observations, actions, horizon)
+        if not (return_std or return_cov):
+            predicted = np.asarray(compiled_forecast(self.fitted, states, ahead))
+            return self.observations.decode(predicted[:count])
+        return self._moments(states, ahead, count, return_std)
+
+    def predict_interval(
+        self, observations: Any, actions: Any, horizon: SupportsIndex = 1, level: float = 0.9
+    ) -> tuple[Float[np.ndarray, "n horizon obs"], Float[np.ndarray, "n horizon obs"]]:
+        """Return bands that contain a fraction `level` of the observations, for predictions as those of `predict`.
+
+        Their widths are calibrated on held-out episodes, for every horizon and observation.
+
+        Args:
+            observations: T + 1 observations, the reset observation first.
+            actions: the T actions between them.
+            horizon: number of steps to predict.
+            level: the fraction, between 0 and 1.
+
+        Returns:
+            The lower and the upper ends, each `[T − horizon + 1, horizon, obs]`.
+
+        Raises:
+            UsageError: if the level is not between 0 and 1, or the model is one of symbols.
+        """
+        predicted, covariance = self.predict(observations, actions, horizon, return_cov=True)
+        return forecasting.band(self.uncertainty, predicted, covariance, level)
+
+    def sample(
+        self, observations: Any, actions: Any, horizon: SupportsIndex = 1, n: SupportsIndex = 100, *, seed: int = 0
+    ) -> Float[np.ndarray, "samples n horizon obs"]:
+        """Draw possible futures from every step of an episode. Every observation is drawn given those before it.
+
+        Args:
+            observations: T + 1 observations, the reset observation first.
+            actions: the T actions between them.
+            horizon: number of steps.
+            n: number of futures.
+            seed: seed of the draws.
+
+        Returns:
+            An array `[n, T − horizon + 1, horizon, obs]`, indexed as the predictions of `predict`.
+        """
+        number = _count("n", n, 1)
+        states, ahead, count = self._each_step(observations, actions, horizon)
+        drawn = forecasting.samples(
+            self.uncertainty, self.fitted, states, ahead, number, jax.random.key(_count("seed", seed, 0))
+        )
+        return self.observations.decode(np.asarray(drawn)[:, :count])
+
+    def log_likelihood(self, episodes: Sequence[Any]) -> float:
+        """Return the mean logarithm of the density of a step's observation, given all earlier ones.
+
+        For symbols, it is that of the probability.
+
+        Args:
+            episodes: a sequence of episodes.
+        """
+        return forecasting.log_likelihood(self.uncertainty, self.fitted, self.encode(episodes), self.observations)
+
+    @property
+    def uncertainty(self) -> AbstractUncertainty:
+        """The predictive distribution of the filter. Raises `UsageError` before `fit`, and for files of 0.4.0."""
+        self.fitted  # noqa: B018 - report "not fitted" first
+        if self._uncertainty is None:
+            raise UsageError("model: its file was written by version 0.4.0, without uncertainty; fit it again.")
+        return self._uncertainty
+
+    def _each_step(self, observations: Any, actions: Any, horizon: Any) -> tuple[Any, np.ndarray, int]:
+        """Return the states after every observation of an episode, the actions that follow, and how many are wanted."""
         horizon = _count("horizon", horizon, 1)
         batch = self._batch(observations, actions)
         steps = len(np.asarray(actions))
@@ -158,36 +273,73 @@ class PredictiveStateModel:
         # Predict from every step, including the last ones that lack actions, so that all episodes of a bucket have the
         # same shape and are compiled once.
         ahead = np.minimum(np.arange(batch.shape[1])[:, None] + np.arange(horizon), batch.shape[1] - 1)
-        states = compiled_unroll(self.fitted, batch)[0]
-        predicted = np.asarray(compiled_forecast(self.fitted, states, np.asarray(batch.actions)[0][ahead]))
-        return self.observations.decode(predicted[: steps - horizon + 1])
+        return compiled_unroll(self.fitted, batch)[0], np.asarray(batch.actions)[0][ahead], steps - horizon + 1
 
-    def forecast(self, observations: Any, actions: Any, future_actions: Any) -> Float[np.ndarray, "horizon obs"]:
+    def _moments(self, states: Any, ahead: np.ndarray, count: int, std: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return means with standard deviations or covariances, in the units of the observations."""
+        found = forecasting.moments(self.uncertainty, self.fitted, states, ahead)
+        mean, covariance = forecasting.in_units(*found, self.observations)
+        mean, covariance = mean[:count], covariance[:count]
+        return mean, forecasting.standard_deviations(covariance) if std else covariance
+
+    def forecast(
+        self,
+        observations: Any,
+        actions: Any,
+        future_actions: Any,
+        *,
+        return_std: bool = False,
+        return_cov: bool = False,
+    ) -> Any:
         """Predict the observations that follow a recorded history, one for each future action.
 
         Args:
             observations: T + 1 observations, the reset observation first. T may be 0.
             actions: the T actions between them.
             future_actions: the actions to take after the last observation, at least one.
+            return_std: whether to return standard deviations, too.
+            return_cov: whether to return the covariances of the observations of a step, too.
 
         Returns:
             Row j predicts the observation after `future_actions[j]`. It uses the whole history and
-            `future_actions[: j + 1]`. For a tabular model, a row is a probability distribution over symbols.
+            `future_actions[: j + 1]`. For a tabular model, a row is a probability distribution over symbols. With
+            `return_std` or `return_cov`, a pair as that of `predict`.
 
         Raises:
             UsageError: if the numbers of observations and actions do not match, or the model is not fitted.
         """
+        _check_one(return_std, return_cov)
         history = self._history(observations, actions)
         future = as_table(future_actions, "future_actions")
         if len(future) == 0:
             raise UsageError("future_actions: is empty; give one action for each observation to predict.")
         self._match("future_actions", future, self.actions)
-        states = compiled_unroll(self.fitted, _one_row(history))[0]
+        states = compiled_unroll(self.fitted, forecasting.one_row(history))[0]
         encoded = self.actions.encode(future).astype(np.float32)
-        padding = np.zeros((_bucket(len(future)) - len(future), encoded.shape[1]), np.float32)
-        ahead = np.concatenate([encoded, padding])[None]
-        predicted = np.asarray(compiled_forecast(self.fitted, states[len(history)][None], ahead))
+        padding = np.zeros((forecasting.bucket(len(future)) - len(future), encoded.shape[1]), np.float32)
+        ahead, last = np.concatenate([encoded, padding])[None], states[len(history)][None]
+        if return_std or return_cov:
+            mean, spread = self._moments(last, ahead, 1, return_std)
+            return mean[0, : len(future)], spread[0, : len(future)]
+        predicted = np.asarray(compiled_forecast(self.fitted, last, ahead))
         return self.observations.decode(predicted[0, : len(future)])
+
+    def forecast_interval(
+        self, observations: Any, actions: Any, future_actions: Any, level: float = 0.9
+    ) -> tuple[Float[np.ndarray, "horizon obs"], Float[np.ndarray, "horizon obs"]]:
+        """Return bands as those of `predict_interval`, for the predictions of `forecast`.
+
+        Args:
+            observations: T + 1 observations, the reset observation first. T may be 0.
+            actions: the T actions between them.
+            future_actions: the actions to take after the last observation, at least one.
+            level: the fraction of observations in the bands, between 0 and 1.
+
+        Returns:
+            The lower and the upper ends, each `[horizon, obs]`.
+        """
+        mean, covariance = self.forecast(observations, actions, future_actions, return_cov=True)
+        return forecasting.band(self.uncertainty, mean, covariance, level)
 
     def score(self, episodes: Sequence[Any], horizon: SupportsIndex = 1) -> float:
         """Return R² of the predictions `horizon` steps ahead, as in scikit-learn.
@@ -234,8 +386,10 @@ class PredictiveStateModel:
             "held_out": self.held_out,
             "settings": settings,
             "errors": self.errors,
+            "missing": self.missing,
         }
-        write_tree(Path(path), (self.fitted, self.observations, self.actions), extra, overwrite=overwrite)
+        tree = (self.fitted, self.observations, self.actions, self._uncertainty)
+        write_tree(Path(path), tree, extra, overwrite=overwrite)
 
     @staticmethod
     def load(path: str | Path) -> PredictiveStateModel:
@@ -250,8 +404,12 @@ class PredictiveStateModel:
                 raise UsageError(f"kind: {extra['kind']!r} is not known; import the module that defines it first")
             belief = find_belief(extra["kind"])
             settings = upgraded_model(extra, settings_of(belief))
-            model = PredictiveStateModel(belief, seed=extra["seed"], held_out=extra["held_out"], **settings)
-            model._filter, model.observations, model.actions = tree
+            numbers = {name: extra[name] for name in ("seed", "held_out")}
+            model = PredictiveStateModel(belief, **numbers, missing=extra.get("missing"), **settings)
+            model._filter, model.observations, model.actions, *uncertainty = tree
+            model._uncertainty = uncertainty[0] if uncertainty else None
+            if not isinstance(model._uncertainty, AbstractUncertainty | None):
+                raise TypeError(f"it contains a {type(model._uncertainty).__name__} as uncertainty")
             model.errors = {str(name): [float(e) for e in errors] for name, errors in extra["errors"].items()}
             check_fit(model.fitted, model.observations, encoded_size(model.actions))
         except (UsageError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -270,7 +428,7 @@ class PredictiveStateModel:
         actions = np.concatenate([e.actions for e in episodes])
         if self.belief.discrete:
             named = (observations, "observations"), (actions, "actions")
-            seen, done = (OneHot(int(symbols(column, name=name).max()) + 1) for column, name in named)
+            seen, done = (OneHot(_number_of_symbols(column, name)) for column, name in named)
             return seen, done
         past = max(RIVAL_PAST, getattr(self.belief, "past", 0))
         if (size := past * (observations.shape[1] + actions.shape[1])) > MAX_HISTORY:
@@ -283,7 +441,7 @@ class PredictiveStateModel:
 
     def encode(self, episodes: Sequence[Any]) -> Batch:
         """Encode episodes (standardised or one-hot) and pack them into a batch."""
-        return pack(self._encode(as_episodes(episodes)))
+        return pack(self._encode(self._episodes(episodes)))
 
     def _encode(self, episodes: list[Episode]) -> list[Episode]:
         self._match("observations", episodes[0].observations, self.observations)
@@ -298,12 +456,13 @@ class PredictiveStateModel:
 
     def _batch(self, observations: Any, actions: Any) -> Batch:
         """Return one episode as a batch of one row, with one additional step."""
-        return _one_row(self._history(observations, actions))
+        return forecasting.one_row(self._history(observations, actions))
 
     def _history(self, observations: Any, actions: Any) -> Episode:
         """Check one episode and encode it. It may consist of the reset observation only."""
         self.fitted  # noqa: B018 - report "not fitted" before any problem with shapes
-        seen, done = as_table(observations, "observations"), as_table(actions, "actions")
+        seen = as_table(observations, "observations", gaps=self.missing is not None)
+        done = as_table(actions, "actions")
         if len(seen) != len(done) + 1:
             remedy = "the reset observation comes first."
             if 0 < len(seen) <= len(done):
@@ -321,23 +480,23 @@ class PredictiveStateModel:
         (episode,) = self._encode([Episode(seen, done)])
         return episode
 
-    def _compare(self, batch: Batch, held: Batch, rng: np.random.Generator) -> dict[str, list[float]]:
-        """Return held-out normalised errors over the horizon, of this model and of simple baselines."""
-        horizon = min(10, longest_episode(held))
-        rivals: dict[str, AbstractFilter] = {
-            self.kind: self.fitted,
-            f"linear AR({RIVAL_PAST})": fit_autoregression(batch, held, past=RIVAL_PAST, rng=rng),
-            "persistence": persistence(batch.previous_observations.shape[-1], batch.actions.shape[-1]),
-            "mean": mean_prediction(batch),
-        }
-        return {
-            name: [float(e) for e in normalised_errors(forecasts(filter, held, horizon))]
-            for name, filter in rivals.items()
-        }
 
-
-RIVAL_PAST = 10  # history length of the autoregressive baseline
 MAX_HISTORY = 5000  # regressions solve systems of about twice this size; larger ones take minutes and gigabytes
+
+
+def _number_of_symbols(column: np.ndarray, name: str) -> int:
+    """Return the largest symbol plus one. Symbols that are missing (NaN) are left out."""
+    read = column[~np.isnan(column).any(axis=1)]
+    if len(read) == 0:
+        raise UsageError(f"{name}: are missing (NaN) at every step; give at least one symbol.")
+    return int(symbols(read, name=name).max()) + 1
+
+
+def _check_one(return_std: bool, return_cov: bool) -> None:
+    if return_std and return_cov:
+        raise UsageError(
+            "return_std: give either return_std or return_cov; the former are roots of the latter's diagonal."
+        )
 
 
 def _real(value: Any) -> float:
@@ -357,20 +516,3 @@ def _count(name: str, value: Any, least: int) -> int:
     if number < least:
         raise UsageError(f"{name}: {value!r} is not a whole number ≥ {least}.")
     return number
-
-
-def _one_row(history: Episode) -> Batch:
-    """Return a batch of one episode and one additional step.
-
-    Unrolling gives the state before each step. The additional step gives the state after the last observation.
-    """
-    longer = Episode(
-        np.concatenate([history.observations, history.observations[-1:]]),
-        np.concatenate([history.actions, np.zeros((1, history.actions.shape[1]))]),
-    )
-    return pack([longer], row_length=_bucket(len(longer)))
-
-
-def _bucket(length: int) -> int:
-    """Round a length up to a power of two, at least 32, so that episodes of similar length are compiled once."""
-    return 1 << max(5, (length - 1).bit_length())

@@ -22,7 +22,15 @@ class Forecasts(NamedTuple):
     actual: Float[np.ndarray, "n horizon obs"]
 
 
-def forecasts(filter: AbstractFilter, batch: Batch, horizon: int, *, most: int = 4000, seed: int = 0) -> Forecasts:
+def forecasts(
+    filter: AbstractFilter,
+    batch: Batch,
+    horizon: int,
+    *,
+    most: int = 4000,
+    seed: int = 0,
+    actual: Float[Numbers, "row time obs"] | None = None,
+) -> Forecasts:
     """Forecast the next observations from several steps of a batch, given the executed actions.
 
     The choice of steps does not depend on the filter, so that filters are compared on the same steps.
@@ -33,6 +41,7 @@ def forecasts(filter: AbstractFilter, batch: Batch, horizon: int, *, most: int =
         horizon: number of steps to predict.
         most: maximum number of steps to forecast from, drawn at random.
         seed: seed of this draw.
+        actual: what to compare with. Default: the observations of the batch.
 
     Raises:
         UsageError: if no episode has `horizon` steps.
@@ -43,7 +52,7 @@ def forecasts(filter: AbstractFilter, batch: Batch, horizon: int, *, most: int =
     ahead = steps[:, None] + np.arange(horizon)
     states = flat(compiled_unroll(filter, batch))[steps]
     predicted = compiled_forecast(filter, states, flat(batch.actions)[ahead])
-    return Forecasts(np.asarray(predicted), flat(batch.observations)[ahead])
+    return Forecasts(np.asarray(predicted), flat(batch.observations if actual is None else actual)[ahead])
 
 
 @eqx.filter_jit
@@ -58,9 +67,13 @@ def normalised_errors(f: Forecasts) -> Float[np.ndarray, " horizon"]:
     """Return the mean squared error divided by the variance, for every horizon.
 
     Both are averaged over observation dimensions. 0 is a perfect prediction, 1 is as good as predicting the mean.
+    Readings that are missing (NaN) are left out.
     """
-    squares = np.square(f.predicted - f.actual, dtype=np.float64).mean(axis=(0, 2))
-    return squares / np.maximum(f.actual.var(axis=0, dtype=np.float64).mean(axis=-1), 1e-300)
+    squares = np.square(f.predicted - f.actual, dtype=np.float64)
+    if np.isnan(squares).any():
+        variances = np.nanvar(f.actual, axis=0, dtype=np.float64)
+        return np.nanmean(squares, axis=(0, 2)) / np.maximum(np.nanmean(variances, axis=-1), 1e-300)
+    return squares.mean(axis=(0, 2)) / np.maximum(f.actual.var(axis=0, dtype=np.float64).mean(axis=-1), 1e-300)
 
 
 def r_squared(f: Forecasts) -> float:
@@ -69,11 +82,11 @@ def r_squared(f: Forecasts) -> float:
         R² = 1 − SS_res/SS_tot
 
     where SS_res is the sum of squared errors and SS_tot the sum of squared deviations from the mean. A constant
-    dimension scores 1 if it is predicted exactly, otherwise 0.
+    dimension scores 1 if it is predicted exactly, otherwise 0. Readings that are missing (NaN) are left out.
     """
     predicted, actual = (x[:, -1].astype(np.float64) for x in f)
-    residual: np.ndarray = np.square(predicted - actual).sum(axis=0)
-    total: np.ndarray = np.square(actual - actual.mean(axis=0)).sum(axis=0)
+    residual: np.ndarray = np.nansum(np.square(predicted - actual), axis=0)
+    total: np.ndarray = np.nansum(np.square(actual - np.nanmean(actual, axis=0)), axis=0)
     varies = total > 0
     scores = np.where(varies, 1 - residual / np.where(varies, total, 1.0), residual == 0)
     return float(scores.mean())

@@ -1,0 +1,143 @@
+"""Predictive distributions of a fitted model: arrays of encoded states and actions to moments, bands and samples."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from rpsp.data.arrays import Numbers
+from rpsp.data.batches import Batch, pack
+from rpsp.data.episodes import Episode
+from rpsp.data.scaling import OneHot, Scaling
+from rpsp.errors import UsageError
+from rpsp.filters.base import AbstractFilter, compiled_unroll
+from rpsp.filters.gaps import state_and_covariance, without_gaps
+from rpsp.filters.uncertainty import AbstractUncertainty, GaussianUncertainty
+
+
+def one_row(history: Episode) -> Batch:
+    """Return a batch of one episode and one additional step.
+
+    Unrolling gives the state before each step. The additional step gives the state after the last observation.
+    """
+    longer = Episode(
+        np.concatenate([history.observations, history.observations[-1:]]),
+        np.concatenate([history.actions, np.zeros((1, history.actions.shape[1]))]),
+    )
+    return pack([longer], row_length=bucket(len(longer)))
+
+
+def bucket(length: int) -> int:
+    """Round a length up to a power of two, at least 32, so that episodes of similar length are compiled once."""
+    return 1 << max(5, (length - 1).bit_length())
+
+
+@eqx.filter_jit
+def moments(
+    uncertainty: AbstractUncertainty,
+    filter: AbstractFilter,
+    states: Float[Numbers, "n q"],
+    actions: Float[Numbers, "n h act"],
+) -> tuple[Float[Array, "n h obs"], Float[Array, "n h obs obs"]]:
+    """Return means and covariances of the next h observations from n states. Compiled."""
+    inner = without_gaps(filter)
+
+    def of_one(given: tuple[Array, Array]) -> tuple[Array, Array]:
+        q, P = state_and_covariance(filter, uncertainty, given[0])
+        found = uncertainty.forecast(inner, q, P, given[1])
+        return found.mean, found.covariance
+
+    return jax.lax.map(of_one, (jnp.asarray(states), jnp.asarray(actions)), batch_size=256)
+
+
+@eqx.filter_jit
+def samples(
+    uncertainty: AbstractUncertainty,
+    filter: AbstractFilter,
+    states: Float[Numbers, "n q"],
+    actions: Float[Numbers, "n h act"],
+    number: int,
+    key: PRNGKeyArray,
+) -> Float[Array, "number n h obs"]:
+    """Draw `number` futures from each of n states. Compiled."""
+    inner = without_gaps(filter)
+
+    def of_one(q: Array, actions: Array, key: PRNGKeyArray) -> Array:
+        state, P = state_and_covariance(filter, uncertainty, q)
+        return uncertainty.sample(inner, state, P, actions, key=key)
+
+    keys = jax.random.split(key, (number, len(states)))
+    return jax.vmap(jax.vmap(of_one), in_axes=(None, None, 0))(jnp.asarray(states), jnp.asarray(actions), keys)
+
+
+def log_likelihood(
+    uncertainty: AbstractUncertainty, filter: AbstractFilter, batch: Batch, encoding: Scaling | OneHot
+) -> float:
+    """Return the mean log-density of the readings of a step, given the past, in the units of the observations.
+
+    Args:
+        uncertainty: the distribution.
+        filter: the filter.
+        batch: encoded episodes.
+        encoding: the scaling of the observations.
+    """
+    mask = np.asarray(batch.mask)
+    found = _log_densities(uncertainty, filter, compiled_unroll(filter, batch), batch.actions, batch.observations)
+    total = np.asarray(found, np.float64)[mask]
+    if isinstance(encoding, Scaling):
+        total = total - (~np.isnan(np.asarray(batch.observations)[mask])) @ np.log(encoding.scale)
+    return float(total.mean())
+
+
+@eqx.filter_jit
+def _log_densities(
+    uncertainty: AbstractUncertainty, filter: AbstractFilter, states: Numbers, actions: Numbers, observations: Numbers
+) -> Float[Array, "row time"]:
+    inner = without_gaps(filter)
+
+    def of_one(q: Array, action: Array, observation: Array) -> Array:
+        state, P = state_and_covariance(filter, uncertainty, q)
+        return uncertainty.log_density(uncertainty.forecast(inner, state, P, action[None]), observation)
+
+    return jax.vmap(jax.vmap(of_one))(jnp.asarray(states), jnp.asarray(actions), jnp.asarray(observations))
+
+
+def in_units(
+    mean: Array, covariance: Array, encoding: Scaling | OneHot
+) -> tuple[Float[np.ndarray, "*n obs"], Float[np.ndarray, "*n obs obs"]]:
+    """Return means and covariances in the units of the observations, in float64."""
+    found, spread = np.asarray(mean, np.float64), np.asarray(covariance, np.float64)
+    if isinstance(encoding, OneHot):
+        return found, spread
+    return encoding.decode(found), spread * np.outer(encoding.scale, encoding.scale)
+
+
+def standard_deviations(covariance: Float[np.ndarray, "*n obs obs"]) -> Float[np.ndarray, "*n obs"]:
+    """Return the square roots of the diagonals."""
+    return np.sqrt(np.maximum(np.diagonal(covariance, axis1=-2, axis2=-1), 0.0))
+
+
+def band(
+    uncertainty: AbstractUncertainty, mean: np.ndarray, covariance: np.ndarray, level: object
+) -> tuple[Float[np.ndarray, "*n h obs"], Float[np.ndarray, "*n h obs"]]:
+    """Return the lower and the upper end of the bands that contain a fraction `level` of the observations.
+
+    Args:
+        uncertainty: the distribution, with its calibration.
+        mean: means, the last but one axis is the horizon.
+        covariance: their covariances.
+        level: the fraction.
+
+    Raises:
+        UsageError: if the level is not between 0 and 1, or the observations are symbols.
+    """
+    number = float(level) if isinstance(level, int | float | np.number) and not isinstance(level, bool) else np.nan
+    if not 0 < number < 1:
+        raise UsageError(f"level: {level!r} is not between 0 and 1 (both excluded); a usual value is 0.9.")
+    if not isinstance(uncertainty, GaussianUncertainty):
+        raise UsageError("level: symbols have no intervals; use predict, which returns the probability of each symbol.")
+    half = uncertainty.half_widths(number, mean.shape[-2]) * standard_deviations(covariance)
+    return mean - half, mean + half
