@@ -19,7 +19,7 @@ from rpsp.errors import FileFormatError, StorageError, UsageError
 from rpsp.filters.base import AbstractFilter
 from rpsp.filters.belief import Belief
 from rpsp.filters.inference import Inference
-from rpsp.filters.memory import observation_window
+from rpsp.filters.memory import FiniteMemory, observation_window
 
 KINDS = {
     "inference": {"bumps": 30, "rounds": 2},
@@ -353,3 +353,49 @@ def test_bad_files(tmp_path):
     path.write_bytes(whole[:-100])
     with pytest.raises(FileFormatError):
         PredictiveStateModel.load(path)
+
+
+def test_bands_and_samples_belong_to_the_predictions(model):
+    observations, actions = _episodes(1, 30, seed=3)[0]
+    predicted, std = model.predict(observations, actions, 4, return_std=True)
+    np.testing.assert_allclose(predicted, model.predict(observations, actions, 4), rtol=1e-3, atol=1e-3)  # two programs
+    covariance = model.predict(observations, actions, 4, return_cov=True)[1]
+    assert std.shape == predicted.shape == (27, 4, 2) and covariance.shape == (27, 4, 2, 2)
+    np.testing.assert_allclose(std**2, np.diagonal(covariance, axis1=2, axis2=3), rtol=1e-6)
+    narrow, wide = (model.predict_interval(observations, actions, 4, level) for level in (0.5, 0.9))
+    assert (wide[0] < narrow[0]).all() and (narrow[0] < predicted).all() and (narrow[1] < wide[1]).all()
+    assert model.sample(observations, actions, 4, 3).shape == (3, 27, 4, 2)
+    mean, spread = model.forecast(observations, actions[:30], actions[:5], return_std=True)
+    low, high = model.forecast_interval(observations, actions, actions[:5], 0.9)
+    assert spread.shape == (5, 2) and (low < mean).all() and (mean < high).all()
+    # Observations are twice as wide as those of the system, so that densities are a quarter.
+    assert -6 < model.log_likelihood(_episodes(3, seed=4)) < -2
+    for level in (0, 1, 1.5, "much", float("nan")):
+        with pytest.raises(UsageError, match=r"level: .* is not between 0 and 1"):
+            model.predict_interval(observations, actions, 1, level)
+    with pytest.raises(UsageError, match="either return_std or return_cov"):
+        model.predict(observations, actions, return_std=True, return_cov=True)
+
+
+def test_readings_may_be_missing(tmp_path):
+    rng = np.random.default_rng(0)
+    gaps = [(np.where(rng.random(o.shape) < 0.3, np.nan, o), a) for o, a in _episodes()]
+    with pytest.raises(UsageError, match="missing='nan'"):
+        PredictiveStateModel(FiniteMemory(2)).fit(gaps)
+    model = PredictiveStateModel(FiniteMemory(2), missing="nan").fit(gaps)
+    observations, actions = (x.copy() for x in _episodes(1, 30, seed=3)[0])
+    before = model.predict(observations, actions, return_std=True)[1]
+    observations[10:14] = np.nan  # every reading of four steps
+    after = model.predict(observations, actions, return_std=True)[1]
+    np.testing.assert_allclose(after[:10], before[:10], rtol=1e-4)
+    assert (after[13] > before[13]).all()
+    assert np.isfinite(model.filter(observations, actions)).all()
+    assert np.isfinite(model.score(gaps)) and np.isfinite(model.log_likelihood(gaps))
+    model.save(tmp_path / "gaps.safetensors")
+    again = PredictiveStateModel.load(tmp_path / "gaps.safetensors")
+    np.testing.assert_array_equal(again.predict(observations, actions), model.predict(observations, actions))
+    never = [(np.where([True, False], np.nan, o), a) for o, a in gaps]
+    with pytest.raises(UsageError, match="column 0 is missing"):
+        PredictiveStateModel(FiniteMemory(2), missing="nan").fit(never)
+    with pytest.raises(UsageError, match="missing: 'zero' is not known"):
+        PredictiveStateModel(missing="zero")
