@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from rpsp.cli.printing import console, print_json, speaker, table
 from rpsp.experiments import config as configs
+from rpsp.experiments.budget import UNLIMITED
 from rpsp.experiments.plugins import plugin_flag
 from rpsp.experiments.progress import Pace, Show, line
 from rpsp.experiments.words import clock
@@ -37,7 +38,14 @@ def resume(config: configs.ResumeConfig) -> None:
     _run(
         config,
         lambda say, show: runs.resume(
-            directories, say, show, config.iterations, config.plugin, config.compilation_cache
+            directories,
+            say,
+            show,
+            config.iterations,
+            config.plugin,
+            config.compilation_cache,
+            steps=config.steps,
+            minutes=config.minutes,
         ),
     )
 
@@ -92,15 +100,16 @@ def _progress(quiet: bool) -> Iterator[Show]:
     else:
         columns = (
             BarColumn(),
-            TextColumn("{task.completed}/{task.total} iterations"),
+            TextColumn("{task.fields[share]} iterations"),
             TextColumn("{task.fields[eta]}"),
         )
         with Progress(*columns, console=console(), transient=True) as progress:
-            bar = progress.add_task("", total=None, eta="")
+            bar = progress.add_task("", total=None, eta="", share="")
 
             def show(record: dict[str, Any], pace: Pace) -> None:
                 if "iteration" in record:
                     progress.console.print(line(record, pace), highlight=False)
-                progress.update(bar, total=pace.total, completed=pace.done, eta=f"ETA {pace.eta}")
+                total = None if pace.total == UNLIMITED else pace.total
+                progress.update(bar, total=total, completed=pace.done, eta=f"ETA {pace.eta}", share=pace.share.strip())
 
             yield show

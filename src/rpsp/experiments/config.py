@@ -98,6 +98,12 @@ class TrainConfig:
     iterations: int | None = None
     """Number of iterations. Default: the paper's value on its tasks, otherwise 100 (SAC: 300).
     Methods with shorter iterations get proportionally more."""
+    steps: int | None = None
+    """Number of environment steps, exploration included, instead of --iterations.
+    The run ends after the iteration that reaches it."""
+    minutes: float | None = None
+    """Time limit of the run in minutes, start-up included. The run ends after the iteration that reaches it.
+    The number of iterations then depends on the machine; each of them is reproducible."""
     samples: int | None = None
     """Minimum number of environment steps per iteration. Must be at least one episode.
     Default: the paper's value on its tasks, otherwise ten episodes, but 2000 to 10000 steps.
@@ -106,7 +112,8 @@ class TrainConfig:
     """Number of random episodes before training. Default: the paper's value on its tasks, except for SAC."""
     exploration_samples: int | None = None
     """Minimum number of random steps before training. Excludes --exploration-episodes.
-    Default: 20000 (SAC: 10000), but between 10 and 100 episodes. On the paper's tasks only SAC uses it."""
+    Default: 20000 (SAC: 10000), but between 10 and 100 episodes, and at most a fifth of --steps.
+    On the paper's tasks only SAC uses it."""
     max_episode_steps: int | None = None
     """Maximum length of an episode, in steps. Default: the paper's value on its tasks, else the environment's limit."""
     num_envs: int | None = None
@@ -142,7 +149,11 @@ class ResumeConfig:
     directories: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
     """A run directory of `rpsp train`. Several directories of the same task and length are trained together."""
     iterations: int | None = None
-    """Total number of iterations, including those already done. Default: the number given when the run was started."""
+    """Total number of iterations, including those already done. Default: the budget given when the run was started."""
+    steps: int | None = None
+    """Total number of environment steps instead, including those already done and the exploration."""
+    minutes: float | None = None
+    """Total time limit in minutes, including the time already spent."""
     plugin: str | None = None
     """Modules to import first, as a,b: those that register environments, or classes that checkpoints contain."""
     compilation_cache: bool = True

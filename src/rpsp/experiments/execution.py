@@ -12,6 +12,7 @@ import jax
 
 from rpsp.data.files import write_bytes
 from rpsp.errors import PENDING, EnvironmentFailure, RpspError
+from rpsp.experiments.budget import Budget
 from rpsp.experiments.config import TrainConfig
 from rpsp.experiments.files import Say, read_json, write_json
 from rpsp.experiments.finished_runs import Run, Runs
@@ -48,7 +49,7 @@ def train_runs(
     # (This has no effect if the user's program has used jax before.)
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     config, failed = configs[0], {}
-    assert config.num_envs and config.iterations is not None  # resolved
+    assert config.num_envs  # resolved
     with ExitStack() as stack, jax.default_device(_device(config)):
         each = zip(configs, directories, strict=True)
         writers = [stack.enter_context(RunWriter(own, path, *ingredients(own), say)) for own, path in each]
@@ -63,8 +64,10 @@ def train_runs(
                 writer.write_spaces(made)
             return made
 
-        pace = Pace(config.iterations, min((writer.done for writer in unfinished), default=config.iterations))
-        steps = _train_with_retries(envs, unfinished, config.iterations, say)
+        budget = Budget.of(vars(config))
+        done = min((writer.done for writer in unfinished), default=budget.iterations)
+        pace = Pace.of(budget, done, max((writer.earlier_seconds for writer in unfinished), default=0.0))
+        steps = _train_with_retries(envs, unfinished, budget.iterations, say)
         with closing(steps):
             for found in steps:
                 for writer, step in found:
@@ -76,7 +79,7 @@ def train_runs(
                 if records:
                     record = mean_record(records)
                     if "iteration" in record:
-                        pace.advance(int(record["iteration"]) + 1)
+                        pace.advance(int(record["iteration"]) + 1, int(record["total_samples"]))
                     else:
                         say(initialised(record))
                     show(record, pace)
@@ -124,7 +127,9 @@ def _train_with_retries(
         recipes = [writer.recipe for writer in going]
         amounts = [dataclasses.replace(writer.amounts, drop_raising=drop) for writer in going]
         try:
-            for steps in train_together(recipes, make_envs, amounts, iterations, list(left.values()), len(cores())):
+            trainings = list(left.values())
+            spent = [writer.spent for writer in going]
+            for steps in train_together(recipes, make_envs, amounts, iterations, trainings, len(cores()), spent):
                 tries = 0
                 for step in steps:
                     left[going[step.run]] = step.training

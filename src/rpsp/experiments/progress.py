@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rpsp.experiments.budget import UNLIMITED, Budget
 from rpsp.experiments.files import read_json
 from rpsp.experiments.words import clock
 
@@ -24,26 +26,57 @@ class Pace:
 
     total: int
     done: int = 0
+    steps: int | None = None
+    """Budget of environment steps."""
+    ends: float = math.inf
+    """Time at which the budget of minutes is spent."""
     here: int = 0
     """Iterations done by this process."""
     since: float = 0.0
     """Time at which the first of them was done."""
+    first: int = 0
+    """Environment steps at that time."""
+    latest: int = 0
+    """Environment steps now."""
 
-    def advance(self, done: int) -> None:
-        """Set the number of iterations that are done.
+    @classmethod
+    def of(cls, budget: Budget, done: int, seconds: float) -> Pace:
+        """Return the pace of a run that has done some iterations in some seconds."""
+        ends = math.inf if budget.minutes is None else time.monotonic() + 60 * budget.minutes - seconds
+        return cls(budget.iterations, min(done, budget.iterations), budget.steps, ends)
+
+    def advance(self, done: int, steps: int = 0) -> None:
+        """Set the number of iterations that are done, and of environment steps.
 
         The first iteration of a process includes compilation. The speed is therefore measured from its end.
         """
-        self.done, self.here = done, self.here + 1
+        self.done, self.here, self.latest = done, self.here + 1, steps
         if self.here == 1:
-            self.since = time.monotonic()
+            self.since, self.first = time.monotonic(), steps
+
+    @property
+    def share(self) -> str:
+        """The finished iterations and their total, as in 12/100. With a budget of minutes the total is unknown."""
+        return f"{self.done:5d}" + ("" if self.total == UNLIMITED else f"/{self.total}")
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The estimated remaining time in seconds. None before the second iteration of this process."""
+        if self.done >= self.total or (self.steps is not None and self.latest >= self.steps):
+            return 0.0
+        if self.here < 2:
+            return None
+        now = time.monotonic()
+        seconds = (now - self.since) / (self.here - 1)
+        left = float(self.total - self.done)
+        if self.steps is not None:
+            left = min(left, math.ceil((self.steps - self.latest) * (self.here - 1) / max(1, self.latest - self.first)))
+        return max(0.0, min(left * seconds, self.ends - now))
 
     @property
     def eta(self) -> str:
         """The remaining time as [h:]mm:ss, or a dash before the second iteration of this process."""
-        if self.here < 2 and self.done < self.total:
-            return "–"
-        return clock((time.monotonic() - self.since) / max(1, self.here - 1) * (self.total - self.done))
+        return "–" if (left := self.seconds_left) is None else clock(left)
 
 
 def mean_record(records: Sequence[Record]) -> Record:
@@ -66,7 +99,7 @@ def line(record: Record, pace: Pace) -> str:
     if "rolled_back" in record:
         dropped += f"  rolled back, step sizes × {record['step_scale']:g} from now on"
     return (
-        f"{pace.done:5d}/{pace.total}  return {record['mean_return']:9.2f}  "
+        f"{pace.share}  return {record['mean_return']:9.2f}  "
         f"prediction {record['prediction_error']:.1e} (persistence {record['persistence_error']:.1e})  "
         f"KL {record['whole_kl']:.4f}  {record['steps_per_second']:7,.0f} steps/s  ETA {pace.eta}"
         f"{refitted}{dropped}"

@@ -17,6 +17,7 @@ from rpsp.envs.make import make
 from rpsp.envs.tasks import TASKS
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments import env_args
+from rpsp.experiments.budget import UNLIMITED, check_budget, most_iterations
 from rpsp.experiments.config import Sensors, TrainConfig
 from rpsp.experiments.configure import check_values, configured, find_method, usual_samples
 from rpsp.experiments.files import read_json
@@ -138,7 +139,8 @@ def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
     Raises:
         UsageError: if a value is out of range, or the environment has no time limit.
     """
-    for name in ("seed", "seeds", "threads", *AMOUNTS, *EXPLORATION):
+    check_budget(config.iterations, config.steps, config.minutes)
+    for name in ("seed", "seeds", "threads", "steps", *AMOUNTS, *EXPLORATION):
         least, value = (0 if name in ("seed", "iterations") else 1), getattr(config, name)
         if value is not None and value < least:
             raise UsageError(f"{name}: {value} is not a whole number ≥ {least}.")
@@ -159,15 +161,18 @@ def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
             raise UsageError(f"{name}: {late} steps is not less than the length of an episode, {limit} steps.")
 
     def steps(usual: int) -> int:
-        """Limit a number of steps to between 10 and 100 episodes."""
-        return max(10 * limit, min(100 * limit, usual))
+        """Limit a number of steps to between 10 and 100 episodes, and to a fifth of the budget."""
+        most = max(2 * limit, (config.steps or MOST_STEPS) // 5)
+        return min(most, max(10 * limit, min(100 * limit, usual)))
 
     task, method = TASKS.get(config.env or ""), find_method(config.method)
     samples = config.samples or usual_samples(config.env, method, limit)
     iterations = task.iterations if task else 100
     if config.samples is None:  # keep the total number of steps
         iterations = round(iterations * usual_samples(config.env, limit=limit) / samples)
-    explored = {"exploration_episodes": task.exploration_episodes} if task else {"exploration_samples": steps(20_000)}
+    explored = {"exploration_samples": steps(20_000)}
+    if task and (config.steps is None or config.steps > 2 * task.exploration_episodes * limit):
+        explored = {"exploration_episodes": task.exploration_episodes}
     if method.algorithm.off_policy:  # it also learns from the exploration, and between episodes
         iterations, explored = 300, {"exploration_samples": steps(10_000)}
     explored = _exploration(config) or explored
@@ -181,15 +186,38 @@ def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
             f"samples: {samples} is less than one episode, which can last {limit} steps; choose at least {limit}, or "
             "shorter episodes (max_episode_steps)."
         )
-    return dataclasses.replace(
+    resolved = dataclasses.replace(
         config,
         sensors=dataclasses.replace(config.sensors, env_args=env_args.canonical(config.sensors.env_args)),
         max_episode_steps=limit,
         samples=samples,
         num_envs=config.num_envs or min(100, max(1, samples // limit)),
         **explored,
-        iterations=iterations if config.iterations is None else config.iterations,
+        iterations=iterations,
     )
+    budget = config.iterations, config.steps, config.minutes
+    return resolved if budget == (None, None, None) else with_budget(resolved, *budget)
+
+
+def with_budget(config: TrainConfig, iterations: int | None, steps: int | None, minutes: float | None) -> TrainConfig:
+    """Return a resolved configuration with another budget. `iterations` becomes the largest number that it allows.
+
+    Raises:
+        UsageError: if the budget is invalid, or all of it would be spent on exploration.
+    """
+    check_budget(iterations, steps, minutes)
+    if steps is not None:
+        assert config.samples  # resolved
+        explored = config.exploration_samples or 0
+        if steps <= explored:
+            raise UsageError(
+                f"steps: {steps} steps are not more than the exploration, {explored} steps (exploration_samples); give "
+                "more, or a shorter exploration."
+            )
+        iterations = most_iterations(steps, config.samples, explored)
+    elif iterations is None:
+        iterations = UNLIMITED
+    return dataclasses.replace(config, iterations=iterations, steps=steps, minutes=minutes)
 
 
 def check(config: TrainConfig) -> None:

@@ -31,6 +31,7 @@ from jaxtyping import Float
 
 from rpsp.data.files import read_bytes, write_bytes
 from rpsp.errors import FileFormatError, UsageError
+from rpsp.experiments.budget import UNLIMITED, Budget
 from rpsp.experiments.files import read_json
 from rpsp.experiments.labels import (
     defaults_of,
@@ -56,8 +57,8 @@ CURVES = {
 RESULT_FILE = re.compile(r"-?[0-9]+\.json|.+\.result\.json")
 """Names of result files: SEED.json, and NAME.result.json as of rpsp 0.4.0."""
 UNLABELLED = {
-    "env", "method", "seed", "seeds", "iterations", "device", "threads", "step_timeout", "out", "config", "plugin",
-    "tensorboard", "compilation_cache", "json", "quiet",
+    "env", "method", "seed", "seeds", "iterations", "steps", "minutes", "device", "threads", "step_timeout", "out",
+    "config", "plugin", "tensorboard", "compilation_cache", "json", "quiet",
 }  # fmt: skip
 """Settings that do not distinguish methods: names, lengths, and how and where a run was computed."""
 
@@ -211,8 +212,11 @@ def read_result(source: Path) -> Result:
             settings = upgraded(settings, row.known)
         if {curve.shape for curve in curves.values()} != {(len(curves["returns"]),)}:
             raise ValueError("its curves differ in length")
-        iterations = int(settings["iterations"])
-        finished = len(curves["returns"]) >= iterations
+        budget, done = Budget.of({**settings, "iterations": int(settings["iterations"])}), len(curves["returns"])
+        finished = budget.spent(done, int(curves["steps"][-1]) if done else 0, float(seconds))
+        iterations = budget.iterations
+        if finished or iterations == UNLIMITED:
+            iterations = min(done, iterations)
         return Result(
             task=task_label(settings),
             method=method_label(settings),

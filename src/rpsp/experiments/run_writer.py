@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from rpsp.errors import FileFormatError, UsageError
+from rpsp.experiments.budget import NAMES, Budget
 from rpsp.experiments.config import TrainConfig
 from rpsp.experiments.files import Say, read_json, write_json
 from rpsp.experiments.results import seconds_of
@@ -41,7 +42,7 @@ class RunWriter:
 
     def __init__(self, config: TrainConfig, directory: Path, recipe: Recipe, amounts: TrainingSettings, say: Say):
         self.config, self.directory, self.say = config, directory, say
-        self.recipe, self.amounts = recipe, amounts
+        self.recipe, self.amounts, self.budget = recipe, amounts, Budget.of(vars(config))
         self.files, self.results_file = RunDirectory(directory), directory / "results.json"
         self.resources = ExitStack()
         self.executor = ThreadPoolExecutor(1)
@@ -64,25 +65,36 @@ class RunWriter:
             for complaint in complaints:
                 self.say(skipped(complaint))
             self.done = 0 if self.training is None else self.training.iteration
-            assert self.config.iterations is not None  # resolved
-            if self.config.iterations < self.done:
-                raise UsageError(
-                    f"iterations: {self.config.iterations} is less than the {self.done} iterations already done."
-                )
+            self._check_done()
             self.known = read_json(self.results_file) if self.results_file.exists() else {}
-            self.finished = (
-                self.training is not None and self.known.get("iterations") == self.config.iterations == self.done
-            )
             self.started = time.monotonic()
+            self.earlier_seconds = sum(map(seconds_of, self.files.metrics()))
+            self.finished = (
+                self.training is not None and self.known.get("iterations") == self.done and self.spent(self.training)
+            )
             if self.finished:
-                self.say(
-                    f"all {self.done} iterations in {self.directory} are done; to continue, give more --iterations"
-                )
+                more = next(name for name in reversed(NAMES) if name == "iterations" or getattr(self.config, name))
+                self.say(f"all {self.done} iterations in {self.directory} are done; to continue, give more --{more}")
             else:
                 self._start()
             self.log_scalars = resources.enter_context(_TensorBoard(self.config, self.directory))
             self.resources = resources.pop_all()
         return self
+
+    def _check_done(self) -> None:
+        """Raise `UsageError` if the run has done more than its budget allows."""
+        if self.budget.iterations < self.done and self.budget.steps is None:
+            raise UsageError(
+                f"iterations: {self.budget.iterations} is less than the {self.done} iterations already done."
+            )
+        totals = [int(r["total_samples"]) for r in self.files.metrics() if r.get("iteration", self.done) < self.done]
+        if self.budget.steps is not None and len(totals) > 1 and self.budget.steps <= totals[-2]:
+            raise UsageError(f"steps: {self.budget.steps} is less than the {totals[-1]} steps already done.")
+
+    def spent(self, training: Training) -> bool:
+        """Return whether the budget of the run is spent."""
+        seconds = max(self.earlier_seconds, float(self.known.get("wall_seconds", 0)))
+        return self.budget.spent(training.iteration, training.samples, seconds + time.monotonic() - self.started)
 
     def take_training(self) -> Training | None:
         """Return the training state to continue from, and drop the reference to it so that its memory can be freed."""
@@ -96,7 +108,6 @@ class RunWriter:
             self.say(f"resuming from checkpoint {self.done} in {self.directory}")
         if (kept := self.files.cut_back(-1 if self.training is None else self.done)) < self.done:
             self.say(f"{self.files.metrics_file}: is damaged; the records of {self.done - kept} iterations are lost")
-        self.earlier_seconds = sum(map(seconds_of, self.files.metrics()))
         write_json(self.directory / "config.json", dataclasses.asdict(self.config))
 
     def __exit__(self, *_: Any) -> None:
@@ -136,7 +147,7 @@ class RunWriter:
         self._wait()
         self.log_scalars(record)
         self.unsaved = training
-        last = training.iteration == self.config.iterations
+        last = self.spent(training)
         small = self.num_runs * self.size < LARGE
         due = last or small or time.monotonic() - self.saved >= 10 * self.num_runs * self.saving
         self.pending = self.executor.submit(self._write, record, training if due else None)

@@ -21,7 +21,7 @@ from rpsp.experiments.finished_runs import Run, Runs
 from rpsp.experiments.locks import InUse
 from rpsp.experiments.plugins import import_plugin, plugin_flag
 from rpsp.experiments.progress import Pace, Show, line
-from rpsp.experiments.resolve import FACTORY, check, environment_maker, read_config, resolve
+from rpsp.experiments.resolve import FACTORY, check, environment_maker, read_config, resolve, with_budget
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.workers import TOGETHER
 from rpsp.training.state import Record
@@ -121,6 +121,9 @@ def resume(
     iterations: int | None = None,
     plugin: str | None = None,
     compilation_cache: bool = True,
+    *,
+    steps: int | None = None,
+    minutes: float | None = None,
 ) -> Run:
     """Continue runs from their last checkpoint that is not damaged, or from the beginning if they have none.
 
@@ -128,12 +131,15 @@ def resume(
         directories: the run directories. Several runs are trained together.
         say: called with every progress message.
         show: called with the record of every iteration.
-        iterations: total number of iterations. Default: the number in the configuration.
+        iterations: total number of iterations. Default, as of `steps` and `minutes`: the budget in the configuration; if
+            one of the three is given, the others no longer apply.
         plugin: modules to import first, separated by commas.
         compilation_cache: whether to use the persistent compilation cache.
+        steps: total number of environment steps, exploration included.
+        minutes: total time limit in minutes.
 
     Raises:
-        UsageError: if the runs cannot be trained together, or `iterations` is too small.
+        UsageError: if the runs cannot be trained together, or the budget is too small or invalid.
         FileFormatError: if a directory is not a run directory, or has only damaged checkpoints.
     """
     import_plugin(plugin)
@@ -144,10 +150,8 @@ def resume(
                 f"{directory}: was trained on an environment made by a function, which cannot be saved; register the "
                 "environment with Gymnasium and train on its id."
             )
-    if iterations is not None:
-        if iterations < 0:
-            raise UsageError(f"iterations: {iterations} is not a whole number ≥ 0.")
-        configs = [dataclasses.replace(config, iterations=iterations) for config in configs]
+    if (budget := (iterations, steps, minutes)) != (None, None, None):
+        configs = [with_budget(config, *budget) for config in configs]
     first, directory = configs[0], directories[0]
     several = len(configs) > 1  # runs that are trained together share all cores
     make_envs = environment_maker(dataclasses.replace(first, threads=None) if several else first)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import itertools
+import math
 import statistics
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -259,8 +260,8 @@ def prepare(sweep: Sweep, out: Path) -> list[Job]:
 
 
 FREE = {
-    "iterations", "out", "threads", "step_timeout", "device", "plugin", "tensorboard", "json", "quiet", "config", "seeds",
-    "compilation_cache",
+    "iterations", "steps", "minutes", "out", "threads", "step_timeout", "device", "plugin", "tensorboard", "json", "quiet",
+    "config", "seeds", "compilation_cache",
 }  # fmt: skip
 """Settings that may differ between an existing run directory and the sweep."""
 
@@ -278,7 +279,7 @@ def _check_existing(directory: Path, config: TrainConfig) -> None:
                 "another --out, or remove that directory."
             )
     done = RunDirectory(directory).numbers()
-    if done and config.iterations is not None and done[-1] > config.iterations:
+    if done and config.steps is None and config.iterations is not None and done[-1] > config.iterations:
         raise UsageError(
             f"iterations: {config.iterations} is less than the {done[-1]} already done in {str(directory)!r}; give at "
             f"least {done[-1]}, or choose another --out."
@@ -293,7 +294,7 @@ def standing(job: Job) -> Standing:
     if initial and iterations:
         first, typical = seconds_of(iterations[0]), statistics.median(map(seconds_of, iterations))
         speed = Speed(seconds_of(initial[0]) + max(0.0, first - typical), typical)  # the first iteration compiles
-    finished = len(iterations) == job.config.iterations and done(job)
+    finished = done(job) and read_json(job.directory / "results.json")["iterations"] == len(iterations)
     last = iterations[-1]["mean_return"] if iterations else None
     return Standing(job, len(iterations), finished, bool(files.numbers()), speed, last)
 
@@ -384,6 +385,7 @@ def remaining_seconds(standings: Sequence[Standing], workers: int) -> tuple[floa
         from_table += measured is None
         initial, iteration = map(statistics.fmean, zip(*(measured or [expected_speed(each.job.config)]), strict=True))
         seconds = speed_table()["start_seconds"] + (0.0 if each.begun else initial) + each.left * iteration
+        seconds = min(seconds, 60 * (each.job.config.minutes or math.inf))
         heapq.heapreplace(ends, ends[0] + seconds)
     return max(ends), from_table
 

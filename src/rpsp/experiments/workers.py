@@ -21,6 +21,7 @@ from typing import IO, NamedTuple
 
 from rpsp.data.files import write_bytes
 from rpsp.errors import FileFormatError, RpspError
+from rpsp.experiments.budget import Budget
 from rpsp.experiments.config import TrainConfig
 from rpsp.experiments.files import read_json, record_settings
 from rpsp.experiments.locks import is_locked
@@ -106,7 +107,9 @@ def run_here(jobs: Sequence[Job], workers: int | None = None) -> Generator[Beat,
 
 AT_ONCE = 64
 """Maximum number of runs that one process trains together."""
-TOGETHER = "env", "sensors", "max_episode_steps", "num_envs", "iterations", "device", "step_timeout"
+TOGETHER = (
+    "env", "sensors", "max_episode_steps", "num_envs", "iterations", "steps", "minutes", "device", "step_timeout",
+)  # fmt: skip
 """Settings in which runs that are trained together must agree."""
 
 
@@ -164,10 +167,18 @@ def settle(job: Job, code: int, said: str) -> Failure | None:
 
 
 def done(job: Job) -> bool:
-    """Return whether a run has finished all its iterations."""
+    """Return whether the budget of a run is spent."""
     try:
-        return read_json(job.directory / "results.json").get("iterations") == job.config.iterations
-    except (FileFormatError, AttributeError):  # missing or damaged; the run itself will report that
+        results = read_json(job.directory / "results.json")
+        iterations, steps = int(results["iterations"]), int(results["samples"])
+        return Budget.of(vars(job.config)).spent(iterations, steps, float(results["wall_seconds"]))
+    except (
+        FileFormatError,
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ):  # missing or damaged; the run itself will report that
         return False
 
 
@@ -199,8 +210,7 @@ class Worker:
         arguments = [
             "resume",
             *(str(job.directory) for job in jobs),
-            "--iterations",
-            str(job.config.iterations),
+            *Budget.of(vars(job.config)).flags,
             "--quiet",
         ]
         arguments += plugin_flag(job.config)

@@ -51,6 +51,7 @@ def train_together(
     iterations: int,
     trainings: Sequence[Training | None],
     threads: int = 1,
+    spent: Sequence[Callable[[Training], bool]] = (),
 ) -> Iterator[list[Step]]:
     """Run Algorithm 1 for several runs in the same environment. Runs that are behind go first.
 
@@ -61,6 +62,7 @@ def train_together(
         iterations: total number of iterations of each run.
         trainings: the runs to continue. None: begin a new one.
         threads: number of new runs that begin at a time.
+        spent: for each run, a function that returns whether it has reached another limit. Default: there is none.
 
     Yields:
         A list with one entry for each run that advanced. A run that diverges is left out from then on.
@@ -80,7 +82,11 @@ def train_together(
                 steps = _side_by_side(pool, lambda i: _begin(recipes[i], envs, make_envs, i, settings[i]), new)
                 now |= {step.run: step.training for step in steps if step.training is not None}
                 yield steps
-            while unfinished := [i for i, training in now.items() if training.iteration < iterations]:
+            while unfinished := [
+                i
+                for i, training in now.items()
+                if training.iteration < iterations and not (spent and spent[i](training))
+            ]:
                 behind = min(now[i].iteration for i in unfinished)
                 level = [i for i in unfinished if now[i].iteration == behind]
                 at_once = _alike(recipes, settings, now, level)
