@@ -1,4 +1,4 @@
-"""`rpsp eval`, `rpsp compare` and `rpsp report`."""
+"""`rpsp eval`, `rpsp compare`, `rpsp report` and `rpsp diagnose`."""
 
 from __future__ import annotations
 
@@ -82,3 +82,18 @@ def report(config: configs.ReportConfig) -> None:
         say(f"wrote {path}")
     counts = {"runs": len(results), "finished": sum(r.finished for r in results)}
     print_json(config.json, {"directories": list(config.directories), "report": str(path), **counts})
+
+
+def diagnose(config: configs.DiagnoseConfig) -> None:
+    """Name the first thing that is wrong with each run, and the command to try next."""
+    from rpsp.experiments.diagnosis import diagnose, runs_in  # loads jax: start-up time of --help
+
+    import_plugin(config.plugin)
+    say, runs = speaker(config.quiet), {}
+    directories = [run for directory in config.directories for run in runs_in(Path(directory))]
+    for directory in directories:
+        found = diagnose(directory)
+        runs[str(directory)] = found.content()
+        for line in [str(directory)] * (len(directories) > 1) + found.lines():
+            say(line)
+    print_json(config.json, {"runs": runs})

@@ -27,6 +27,7 @@ HANDLERS: dict[type, Callable[[Any], None]] = {
     configs.EvalConfig: comparing.evaluate,
     configs.CompareConfig: comparing.compare,
     configs.ReportConfig: comparing.report,
+    configs.DiagnoseConfig: comparing.diagnose,
     configs.FitConfig: belief.fit,
     configs.InspectConfig: belief.inspect,
     configs.WatchConfig: other.watch,

@@ -27,6 +27,7 @@ COMMANDS = {
     "compare": configs.CompareConfig,
     "paper": configs.PaperConfig,
     "report": configs.ReportConfig,
+    "diagnose": configs.DiagnoseConfig,
     "methods": configs.MethodsConfig,
     "doctor": configs.DoctorConfig,
 }

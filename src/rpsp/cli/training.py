@@ -61,6 +61,11 @@ def _run(config: configs.TrainConfig | configs.ResumeConfig, run: Callable[[Say,
     single = "runs" not in results
     if single and not config.quiet and results["iterations"]:
         _print_results(results)
+    if not config.quiet:
+        from rpsp.experiments.diagnosis import closing_lines  # start-up time of --help: it imports jax
+
+        for sentence in closing_lines(done.runs):
+            say(sentence)
     if single:
         plugin = plugin_flag(read_config(done.directory))
         plugin = plugin or (["--plugin", config.plugin] if config.plugin else [])

@@ -336,6 +336,20 @@ class ReportConfig:
 
 
 @dataclass(frozen=True)
+class DiagnoseConfig:
+    """Read the metrics of a run, finished or not, and name the first thing that is wrong, with the command to try next."""
+
+    directories: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+    """Run directories of `rpsp train`."""
+    plugin: str | None = None
+    """Modules to import first, as a,b: those that register environments, or classes that checkpoints contain."""
+    json: bool = False
+    """Print the results as one JSON object on the last line."""
+    quiet: bool = False
+    """Print errors only (and the JSON object with --json)."""
+
+
+@dataclass(frozen=True)
 class CompareConfig:
     """Compare methods on each task by tables, statistical tests and figures. Runs may be unfinished."""
 

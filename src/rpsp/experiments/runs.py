@@ -15,6 +15,7 @@ from rpsp.experiments.agents import load
 from rpsp.experiments.compilation import compilation_cached
 from rpsp.experiments.config import TrainConfig
 from rpsp.experiments.configure import configured
+from rpsp.experiments.diagnosis import closing_lines
 from rpsp.experiments.execution import train_runs, train_seeds
 from rpsp.experiments.files import Say, free_directory, read_json, record_settings, write_json
 from rpsp.experiments.finished_runs import Run, Runs
@@ -66,7 +67,11 @@ def train(
         if "iteration" in record:
             say(line(record, pace))
 
-    return start(config, say, show, None if isinstance(env, str) else env)
+    done = start(config, say, show, None if isinstance(env, str) else env)
+    if verbose:
+        for sentence in closing_lines(done.runs):
+            say(sentence)
+    return done
 
 
 def start(config: TrainConfig, say: Say, show: Show, factory: Any = None) -> Run:

@@ -83,6 +83,11 @@ class Belief(abc.ABC):
         """Whether `refit` is defined."""
         return type(self).refit is not Belief.refit
 
+    @property
+    def predictive(self) -> bool:
+        """Whether the filter is fitted to predict, so that bad predictions mean a bad state. Default: True."""
+        return True
+
     def for_refits(self) -> Belief:
         """Return the settings to use if the filter will be refitted. Default: the same."""
         return self

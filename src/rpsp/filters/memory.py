@@ -157,6 +157,11 @@ class FiniteMemory(Belief):
         """Check the settings."""
         check_at_least(self, 1, "window", "dimension")
 
+    @property
+    def predictive(self) -> bool:
+        """False."""
+        return False
+
     def fit(self, batch: Batch, held_out: Batch, *, key: PRNGKeyArray) -> ObservationWindow | HistoryWindow:
         """Return a window for observations and actions of this size. Only a compressed one is fitted, by PCA."""
         sizes = self.window, batch.observations.shape[-1], batch.actions.shape[-1]
@@ -230,6 +235,11 @@ class Recurrent(Belief):
         """Check the settings."""
         check_at_least(self, 1, "units")
         check_at_least(self, 0, "epochs")
+
+    @property
+    def predictive(self) -> bool:
+        """Whether it is trained to predict."""
+        return self.epochs > 0
 
     def fit(self, batch: Batch, held_out: Batch, *, key: PRNGKeyArray) -> AbstractFilter:
         """Draw random weights, then train them to predict."""

@@ -18,6 +18,7 @@ from rpsp.data.scaling import OneHot
 from rpsp.errors import FileFormatError, RpspError
 from rpsp.experiments.agents import load
 from rpsp.experiments.config import TrainConfig
+from rpsp.experiments.diagnosis import diagnose
 from rpsp.experiments.figures.appearance import COLOURS, CYCLE, Style, style
 from rpsp.experiments.figures.forecasts import Fan, agent_fan
 from rpsp.experiments.files import Say, read_json
@@ -67,7 +68,12 @@ def one_run(result: Result, doubts: list[str]) -> tuple[str, str, list[str]]:
         lead += f"<b>{escape(facts['evaluation'])}</b>."
     cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
     failure = [f"Failed: {result.failure}"] if result.failure else []
-    parts = [warnings([*failure, *doubts]), f'<dl class="facts">{cells}</dl>', _training(records, result.method)]
+    parts = [
+        warnings([*failure, *doubts]),
+        f'<dl class="facts">{cells}</dl>',
+        _training(records, result.method),
+        _diagnosis(result.source),
+    ]
     return f"{result.task}, {result.method}", lead, parts
 
 
@@ -94,6 +100,23 @@ def _facts(result: Result, came_to: dict[str, Any], evaluation: dict[str, Any]) 
         "dropped episodes": f"{came_to['dropped_episodes']:,}",
         "skipped steps": f"{came_to['skipped_steps']:,.0f}",
     }
+
+
+def _diagnosis(directory: Path) -> str:
+    """Return what `rpsp diagnose` finds, as a section."""
+    try:
+        found = diagnose(directory)
+    except RpspError as error:
+        return f'<h2>Diagnosis</h2><p class="note">None: {escape(str(error))}</p>'
+    if not found.findings:
+        return f"<h2>Diagnosis</h2><p>Nothing wrong found: {escape(found.summary)}</p>"
+    first, *others = found.findings
+    parts = [
+        f"<p><b>{escape(first.title)}:</b> {escape(first.problem)} Try: {escape(first.remedy)}</p>",
+        f"<p><code>{escape(first.command)}</code></p>",
+        *(f'<p class="note">Also: {escape(finding.problem)}</p>' for finding in others),
+    ]
+    return f"<h2>Diagnosis</h2>{''.join(parts)}"
 
 
 def _training(records: Sequence[Record], method: str) -> str:
