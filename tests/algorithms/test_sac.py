@@ -209,6 +209,29 @@ def test_nothing_is_learned_of_less_than_a_minibatch() -> None:
     assert eqx.tree_equal(new, agent) and int(memory.steps) == 4 and float(found["kl"]) == 0
 
 
+def test_lots_and_the_rest_make_as_many_gradient_steps_as_a_batch() -> None:
+    """And leave the same buffer: whole episodes in order, whatever the lots were."""
+    agent = gru_agent()
+    whole, lots = Sac(**SMALL, ratio=0.7), Sac(**SMALL, ratio=0.7, learn_every=3)
+    batch = batch_of(0, 12, 12, 12)
+    batch = eqx.tree_at(lambda b: b.states, batch, compiled_unroll(agent.filter, batch), is_leaf=lambda x: x is None)
+    memory, learner, taken = lots.init(agent, key=KEY), agent, []
+    learn = eqx.filter_jit(lots.learn)
+    for row in range(3):
+        for t in range(0, 12, 3):
+            lot = jax.tree.map(lambda x, row=row, t=t: x[row : row + 1, t : t + 3], batch)
+            learner, memory = learn(learner, memory, lot, key=jax.random.fold_in(KEY, 12 * row + t))
+            taken.append(float(memory.fresh.tally.taken))
+    steps = np.floor(0.7 * np.arange(3, 37, 3))
+    np.testing.assert_array_equal(taken, np.cumsum(np.where(np.arange(3, 37, 3) < 8, 0, np.diff(steps, prepend=0))))
+    assert not eqx.tree_equal(learner.policy, agent.policy)
+    _, after, found = lots.step(learner, memory, batch, key=KEY)
+    _, expected, _ = whole.step(agent, whole.init(agent, key=KEY), batch, key=KEY)
+    assert eqx.tree_equal(after.stored, expected.stored) and int(after.steps) == 36
+    assert int(after.fresh.steps) == 0 == float(after.fresh.tally.taken)
+    assert float(found["entropy"]) == pytest.approx(float(memory.fresh.tally.totals[2]) / taken[-1])
+
+
 def test_the_filter_stays_and_a_seed_gives_the_same_bits() -> None:
     agent, algorithm = gru_agent(), Sac(**SMALL)
     ends = [algorithm.step(agent, algorithm.init(agent, key=KEY), batch_of(0, 12, 12), key=KEY) for _ in range(2)]

@@ -63,6 +63,7 @@ RECIPES = {
     "alternating": alternating(),
     "ppo": Recipe(window, Ppo(passes=2, minibatch=32)),
     "sac": Recipe(window, Sac(minibatch=16, capacity=100, hidden=(8,), ratio=0.5)),
+    "sac, interleaved": Recipe(window, Sac(minibatch=16, capacity=100, hidden=(8,), ratio=0.5, learn_every=9)),
 }
 
 

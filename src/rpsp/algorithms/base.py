@@ -83,6 +83,27 @@ class AbstractAlgorithm(eqx.Module):
         """
 
     @property
+    def interval(self) -> int:
+        """Number of environment steps between two calls of `learn`. Default: 0, `learn` is not called."""
+        return 0
+
+    def learn(self, agent: Agent, memory: Memory, lot: Batch, *, key: PRNGKeyArray) -> tuple[Agent, Memory]:
+        """Hook while episodes are in progress, called every `interval` steps. Default: nothing changes.
+
+        `step` is called after the iteration as always, with whole episodes that contain the steps of all lots.
+
+        Args:
+            agent: the agent after the previous lot. It may change the policy, but not the filter.
+            memory: the memory after the previous lot.
+            lot: the new steps, with pre-states. Episodes may begin and end anywhere in it, and all of it may be padding.
+            key: for the randomness of this lot.
+
+        Returns:
+            The new agent and the new memory.
+        """
+        return agent, memory
+
+    @property
     def name(self) -> str:
         """Prefix of the diagnostics where several algorithms run in sequence. Default: the class name in lower case."""
         return type(self).__name__.lower()

@@ -1,9 +1,11 @@
 """Soft actor-critic (SAC; Haarnoja et al. 2018). Not in the paper.
 
 Learns from every step many times. The steps of the exploration and of every batch go into a replay buffer, and gradients
-are computed on minibatches of it. The filter is frozen. The buffer stores the state in which an action was chosen, the
-action and what followed; the next state is computed by the filter's update when it is needed. So the buffer stays valid
-after a refit that keeps the meaning of state coordinates. With `recompute` stored states are computed again after a refit.
+are computed on minibatches of it, every `learn_every` steps or once an iteration. The filter is frozen.
+
+The buffer stores the state in which an action was chosen, the action and what followed; the next state is computed by the
+filter's update when it is needed. So the buffer stays valid after a refit that keeps the meaning of state coordinates. With
+`recompute` stored states are computed again after a refit.
 """
 
 # jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy. optax has no stubs.
@@ -26,7 +28,14 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from scipy.linalg import block_diag
 
 from rpsp.algorithms.adam import adam_in_units, moments_in_units, policy_moments_in_units
-from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics, check_fraction, check_positive, policy_only
+from rpsp.algorithms.base import (
+    AbstractAlgorithm,
+    Diagnostics,
+    check_fraction,
+    check_not_negative,
+    check_positive,
+    policy_only,
+)
 from rpsp.algorithms.objectives import distributions, mean_kl
 from rpsp.algorithms.policies import (
     AbstractPolicy,
@@ -39,7 +48,7 @@ from rpsp.algorithms.policies import (
 )
 from rpsp.data import trees
 from rpsp.data.batches import Batch
-from rpsp.data.replay import Stored, empty, store
+from rpsp.data.replay import Stored, drawn, empty, store
 from rpsp.data.scaling import Scaling
 from rpsp.errors import UsageError
 from rpsp.filters.base import step, trainable, unroll
@@ -67,6 +76,36 @@ class SacMemory(NamedTuple):
     stored: Stored
     steps: Int[Array, ""]
     """Number of steps stored so far, including those that were overwritten."""
+    fresh: Fresh | None = None
+    """The iteration in progress. None unless gradient steps are interleaved with acting."""
+
+
+class Tally(NamedTuple):
+    """Sums over gradient steps, for the diagnostics."""
+
+    totals: Float[Array, " diagnostic"]
+    taken: Float[Array, ""]
+    refused: Float[Array, ""]
+    """Number of gradient steps that were skipped."""
+
+
+class Fresh(NamedTuple):
+    """The steps of the iteration in progress, and what was learned during it.
+
+    They are apart from the replay buffer, which gets whole episodes in order when the iteration is over: without episodes
+    that failed, and with all steps of an episode behind each other.
+    """
+
+    stored: Stored
+    """A second buffer. In an iteration that is longer than it, the oldest steps are missing until the iteration is over."""
+    steps: Int[Array, ""]
+    tally: Tally
+
+
+FRESH = 10_000
+"""Capacity of the buffer of the iteration in progress, in steps."""
+NAMES = "critic_loss", "policy_loss", "entropy", "temperature", "value"
+"""The diagnostics that are means over gradient steps."""
 
 
 class _Progress(NamedTuple):
@@ -74,8 +113,7 @@ class _Progress(NamedTuple):
 
     learners: Learners
     targets: Network
-    totals: Float[Array, " diagnostic"]
-    refused: Float[Array, ""]
+    tally: Tally
 
 
 class _Minibatch(NamedTuple):
@@ -113,6 +151,9 @@ class Sac(AbstractAlgorithm):
     """Size of a minibatch, in steps."""
     ratio: float = 1.0
     """Gradient steps per environment step."""
+    learn_every: int = 0
+    """Number of environment steps after which gradient steps are taken, while episodes are in progress. 0: after each
+    iteration."""
     capacity: int = 300_000
     """Capacity of the replay buffer, in steps."""
     hidden: tuple[int, ...] = (256, 256)
@@ -126,6 +167,7 @@ class Sac(AbstractAlgorithm):
 
     def __check_init__(self) -> None:
         check_positive(self, "learning_rate", "minibatch", "ratio", "capacity")
+        check_not_negative(self, "learn_every")
         check_fraction(self, discount=0.99)
         if not 0 < self.target_rate <= 1:
             raise UsageError(f"target_rate: {self.target_rate} is not between 0 and 1; a usual value is 0.005.")
@@ -157,49 +199,82 @@ class Sac(AbstractAlgorithm):
         both = [kind(len(scaling.mean), 1, **shape, key=own) for own in jax.random.split(key)]
         critics = trees.stack(both)
         temperature = jnp.zeros((), jnp.float32)
+        sizes, none = (states, observation.shape[0], actions), jnp.zeros((), jnp.int32)
+        fresh = Fresh(empty(min(FRESH, self.capacity), *sizes), none, _no_tally()) if self.learn_every else None
         return SacMemory(
             critics,
             critics,
             temperature,
             self._adam().init(_moving(Learners(policy, critics, temperature, ()))),
-            empty(self.capacity, states, observation.shape[0], actions),
-            jnp.zeros((), jnp.int32),
+            empty(self.capacity, *sizes),
+            none,
+            fresh,
         )
+
+    @property
+    def interval(self) -> int:
+        """Number of environment steps between two calls of `learn`: `learn_every`."""
+        return self.learn_every
+
+    def learn(self, agent: Agent, memory: SacMemory, lot: Batch, *, key: PRNGKeyArray) -> tuple[Agent, SacMemory]:
+        """Take `ratio` gradient steps for each new step, on minibatches of the replay buffer and of this iteration."""
+        lot = trees.as_jax(lot)
+        fresh = memory.fresh
+        assert fresh is not None and lot.states is not None
+        steps = fresh.steps + jnp.sum(jnp.asarray(lot.mask))
+        count = jnp.floor(self.ratio * steps) - jnp.floor(self.ratio * fresh.steps)
+        stored = store(fresh.stored, fresh.steps, lot, jnp.asarray(lot.states))
+        memory = memory._replace(fresh=fresh._replace(stored=stored, steps=steps))
+        agent, memory, tally = self._descended(agent, memory, count, fresh.tally, key=key)
+        return agent, memory._replace(fresh=Fresh(stored, steps, tally))
 
     @eqx.filter_jit
     def step(
         self, agent: Agent, memory: SacMemory, batch: Batch, *, key: PRNGKeyArray
     ) -> tuple[Agent, SacMemory, Diagnostics]:
-        """Store a batch, then take `ratio` gradient steps for each of its steps, in one compiled loop."""
+        """Store a batch, then take those of its `ratio` gradient steps per step that `learn` has not taken."""
         batch = trees.as_jax(batch)
-        mask = jnp.asarray(batch.mask)
+        mask, fresh = jnp.asarray(batch.mask), memory.fresh
         states = unroll(agent.filter, batch) if batch.states is None else jnp.asarray(batch.states)
         stored = store(memory.stored, memory.steps, batch, states)
-        steps = memory.steps + jnp.sum(mask)
-        filled = jnp.minimum(steps, self.capacity)
+        tally, learned = (_no_tally(), 0) if fresh is None else (fresh.tally, fresh.steps)
+        count = jnp.floor(self.ratio * jnp.sum(mask)) - jnp.floor(self.ratio * learned)
+        memory = memory._replace(stored=stored, steps=memory.steps + jnp.sum(mask), fresh=_emptied(fresh))
+        new, memory, tally = self._descended(agent, memory, count, tally, key=key)
+        means = tally.totals / jnp.maximum(tally.taken - tally.refused, 1)
+        skipped = tally.refused / jnp.maximum(tally.taken, 1)
+        diagnostics = dict(zip(NAMES, means, strict=True)) | {
+            "stored": jnp.minimum(memory.steps, self.capacity),
+            "skipped": skipped,
+            "unsound": jnp.where(skipped == 1, 1.0, 0.0),
+        }
+        if fresh is None:
+            diagnostics["kl"] = mean_kl(distributions(agent.policy, states), distributions(new.policy, states), mask)
+        return new, memory, diagnostics
+
+    def _descended(
+        self, agent: Agent, memory: SacMemory, count: Array, tally: Tally, *, key: PRNGKeyArray
+    ) -> tuple[Agent, SacMemory, Tally]:
+        """Take some gradient steps in one compiled loop. None are taken while less than a minibatch is stored."""
         start = Learners(agent.policy, memory.critics, memory.log_temperature, memory.adam)
         fixed = _fixed(start)
 
         def follow(i: Array, now: _Progress) -> _Progress:
-            some = self._minibatch(agent, now, stored, filled, key=jax.random.fold_in(key, i))
+            some = self._minibatch(agent, now, memory, key=jax.random.fold_in(key, i))
             return self._gradient_step(now, some, fixed)
 
-        count = jnp.where(filled < self.minibatch, 0, jnp.floor(self.ratio * jnp.sum(mask))).astype(jnp.int32)
-        zero = jnp.zeros((), jnp.float32)
-        end: _Progress = jax.lax.fori_loop(0, count, follow, _Progress(start, memory.targets, jnp.zeros(5), zero))
+        count = jnp.where(self._available(memory) < self.minibatch, 0, jnp.maximum(count, 0)).astype(jnp.int32)
+        end: _Progress = jax.lax.fori_loop(0, count, follow, _Progress(start, memory.targets, tally))
         policy, critics, log_temperature, adam = end.learners
-        new = trees.replace(lambda a: a.policy, agent, policy)
-        after = SacMemory(critics, end.targets, log_temperature, adam, stored, steps)
-        means = end.totals / jnp.maximum(count - end.refused, 1)
-        skipped = end.refused / jnp.maximum(count, 1)
-        names = "critic_loss", "policy_loss", "entropy", "temperature", "value"
-        diagnostics = dict(zip(names, means, strict=True)) | {
-            "kl": mean_kl(distributions(agent.policy, states), distributions(new.policy, states), mask),
-            "stored": filled,
-            "skipped": skipped,
-            "unsound": jnp.where(skipped == 1, 1.0, 0.0),
-        }
-        return new, after, diagnostics
+        memory = memory._replace(critics=critics, targets=end.targets, log_temperature=log_temperature, adam=adam)
+        return trees.replace(lambda a: a.policy, agent, policy), memory, end.tally
+
+    def _available(self, memory: SacMemory) -> Int[Array, ""]:
+        """Return the number of steps that minibatches are drawn from."""
+        filled = jnp.minimum(memory.steps, self.capacity)
+        if memory.fresh is None:
+            return filled
+        return filled + jnp.minimum(memory.fresh.steps, memory.fresh.stored.reward.shape[0])
 
     @eqx.filter_jit
     def on_exploration(self, agent: Agent, memory: SacMemory, batch: Batch) -> SacMemory:
@@ -244,17 +319,16 @@ class Sac(AbstractAlgorithm):
     def _adam(self) -> optax.GradientTransformation:
         return optax.adam(self.learning_rate)
 
-    def _minibatch(
-        self, agent: Agent, now: _Progress, stored: Stored, filled: Array, *, key: PRNGKeyArray
-    ) -> _Minibatch:
+    def _minibatch(self, agent: Agent, now: _Progress, memory: SacMemory, *, key: PRNGKeyArray) -> _Minibatch:
         """Draw stored steps and compute the critics' targets.
 
         y = r + γ (min_i Q̄_i(q', a') − α log π(a' | q')) with a' ~ π(· | q'), where q' is the next state, r the reward and
         Q̄_i the target critics. y = r where the episode terminated.
         """
         pick, after, again = jax.random.split(key, 3)
-        at = jax.random.randint(pick, (self.minibatch,), 0, filled)
-        s = trees.take(stored, at)
+        at = jax.random.randint(pick, (self.minibatch,), 0, self._available(memory))
+        fresh = None if memory.fresh is None else memory.fresh.stored
+        s = drawn(memory.stored, fresh, jnp.minimum(memory.steps, self.capacity), at)
         next_q = jax.vmap(agent.filter.update)(s.q, s.performed, s.observation)
         temperature = jnp.exp(now.learners.log_temperature)
         next_action, next_log_prob = drawn_actions(now.learners.policy, next_q, key=after)
@@ -297,9 +371,18 @@ class Sac(AbstractAlgorithm):
         policy, critics, log_temperature = trees.combine(moved, fixed)
         learners = Learners(policy, critics, log_temperature, adam)
         targets = trees.map(lambda new, old: old + self.target_rate * (new - old), learners.critics, now.targets)
-        taken = now._replace(learners=learners, targets=targets, totals=now.totals + found)
-        refused = now._replace(refused=now.refused + 1)
-        return trees.where(finite, taken, refused)
+        tally = now.tally._replace(taken=now.tally.taken + 1)
+        followed = _Progress(learners, targets, tally._replace(totals=tally.totals + found))
+        return trees.where(finite, followed, now._replace(tally=tally._replace(refused=tally.refused + 1)))
+
+
+def _no_tally() -> Tally:
+    return Tally(jnp.zeros(len(NAMES)), jnp.zeros(()), jnp.zeros(()))
+
+
+def _emptied(fresh: Fresh | None) -> Fresh | None:
+    """Return the record of an iteration that begins."""
+    return None if fresh is None else fresh._replace(steps=jnp.zeros_like(fresh.steps), tally=_no_tally())
 
 
 def _moving(learners: Learners) -> tuple[Any, Any, Array]:

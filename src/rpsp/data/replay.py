@@ -91,3 +91,23 @@ def store(stored: Stored, steps: Int[Array, ""], batch: Batch, states: Float[Arr
     return trees.map(
         lambda old, x: old.at[place].set(x.reshape(-1, *x.shape[2:]).astype(old.dtype), mode="drop"), stored, new
     )
+
+
+def drawn(stored: Stored, fresh: Stored | None, filled: Int[Array, ""], at: Int[Array, " n"]) -> Stored:
+    """Return some steps of a buffer, and of a second one behind it.
+
+    Args:
+        stored: the buffer.
+        fresh: the second buffer. None: there is none.
+        filled: number of steps in the first buffer.
+        at: numbers of the steps; those from `filled` on are in the second buffer.
+    """
+    if fresh is None:
+        return trees.take(stored, at)
+    behind = at >= filled
+
+    def chosen(old: Array, new: Array) -> Array:
+        mark = behind.reshape(-1, *[1] * (old.ndim - 1))
+        return jnp.where(mark, new[jnp.maximum(at - filled, 0)], old[jnp.minimum(at, filled - 1)])
+
+    return trees.map(chosen, stored, fresh)

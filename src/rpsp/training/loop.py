@@ -40,6 +40,7 @@ from rpsp.filters.base import Concatenated, reached
 from rpsp.filters.memory import observation_window
 from rpsp.training.actions import ActionSymbols, action_units
 from rpsp.training.diagnostics import diagnose
+from rpsp.training.interleaved import Interleaved
 from rpsp.training.refits import Refitted, refit_if_due, still_wanted
 from rpsp.training.rollouts import Collected, collect, explore
 from rpsp.training.state import INIT_STREAM, STEP_STREAM, Recipe, Record, Training, TrainingSettings, key_for
@@ -119,6 +120,10 @@ def advance(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, trainin
     started = time.perf_counter()
     before = refit_if_due(recipe, settings, training)
     fitted = time.perf_counter()
+    key = key_for(settings.seed, STEP_STREAM, training.iteration)
+    algorithm, learner = recipe.algorithm, None
+    if algorithm.interval:
+        learner = Interleaved(algorithm, before.agent, before.memory, key, rows=envs.num_envs)
     collected = collect(
         before.agent,
         envs,
@@ -128,11 +133,12 @@ def advance(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, trainin
         iteration=training.iteration,
         keep_states=True,
         drop_raising=settings.drop_raising,
+        learner=learner,
     )
     acted = time.perf_counter()
     batch = packed(collected, envs, training.rows)
-    key = key_for(settings.seed, STEP_STREAM, training.iteration)
-    agent, memory, diagnostics = recipe.algorithm.step(before.agent, before.memory, batch, key=key)
+    learned = before if learner is None else learner
+    agent, memory, diagnostics = algorithm.step(learned.agent, learned.memory, batch, key=key)
     new = agent if training.halvings == 0 else part_way(agent, before.agent, 0.5**training.halvings)
     watched = diagnose(before.agent, new, batch, recipe.algorithm.moves_filter(before.agent))
     update = Update(batch, new, memory, watched | diagnostics)

@@ -23,6 +23,7 @@ from rpsp.filters.base import AbstractFilter
 from rpsp.training.acting import Lockstep, View, _encoder, _Noise, _seed_sequence, lockstep
 from rpsp.training.actions import ActionSymbols, _name, action_units
 from rpsp.training.frames import Part, Tally
+from rpsp.training.interleaved import Interleaved
 from rpsp.training.stepping import play
 
 EXPLORING, ACTING = 0, 1  # streams of seeds: exploration never repeats an iteration's
@@ -142,6 +143,7 @@ def collect(
     deterministic: bool = False,
     keep_states: bool = False,
     drop_raising: bool = True,
+    learner: Interleaved | None = None,
 ) -> Collected:
     """Collect whole episodes of an agent.
 
@@ -157,6 +159,7 @@ def collect(
         deterministic: whether to take the most probable action instead of sampling.
         keep_states: whether to keep the pre-states of the agent.
         drop_raising: as in `explore`.
+        learner: the agent, if it learns while episodes are in progress; it samples its actions.
 
     Returns:
         The episodes, in the order in which they were started.
@@ -166,7 +169,7 @@ def collect(
         DivergedError: if too many episodes fail for another reason.
     """
     return _collect(
-        lockstep(agent, deterministic),
+        lockstep(agent, deterministic) if learner is None else learner,
         agent.filter,
         envs,
         encode=_encoder([scaling], envs.num_envs),
@@ -188,6 +191,7 @@ def collect_together(
     seeds: Sequence[int],
     iteration: int,
     drop_raising: bool = True,
+    learner: Interleaved | None = None,
 ) -> list[Collected]:
     """Collect whole episodes of several agents in one rollout, each with its own seed and scaling.
 
@@ -199,13 +203,14 @@ def collect_together(
         seeds: the seed of each agent's run.
         iteration: the iteration of the runs.
         drop_raising: as in `explore`.
+        learner: the agents, if they learn while episodes are in progress.
 
     Returns:
         The episodes of each agent, with pre-states. Up to rounding they are the same as those of `collect`.
     """
     count = len(seeds)
     return _collect(
-        lockstep(agents, False, count),
+        lockstep(agents, False, count) if learner is None else learner,
         trees.take(agents.filter, 0),
         envs,
         encode=_encoder(scalings, envs.num_envs // count),
@@ -219,7 +224,7 @@ def collect_together(
 
 
 def _collect(
-    act_all: Lockstep,
+    acting: Lockstep | Interleaved,
     filter: AbstractFilter,
     envs: VectorEnv,
     *,
@@ -239,6 +244,7 @@ def _collect(
     )
     q = np.broadcast_to(np.asarray(filter.init(), np.float32), (envs.num_envs, filter.size))
     nothing = _no_states(envs)
+    act_all, watch = (acting.act, acting.watch) if isinstance(acting, Interleaved) else (acting, None)
 
     def act(view: View) -> tuple[np.ndarray, np.ndarray]:
         nonlocal q
@@ -255,7 +261,9 @@ def _collect(
         )
 
     with _raising_episodes_dropped(envs, drop_raising):
-        played = play(envs, act, units, [part(i, seed) for i, seed in enumerate(seeds)], encode=encode)
+        played = play(envs, act, units, [part(i, seed) for i, seed in enumerate(seeds)], encode=encode, watch=watch)
+    if isinstance(acting, Interleaved):
+        acting.flush()
     return [Collected(p.episodes(), p.tally.dropped, p.states() if keep_states else None) for p in played]
 
 

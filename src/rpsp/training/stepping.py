@@ -30,6 +30,7 @@ def play(
     parts: Sequence[Part],
     *,
     encode: Callable[[np.ndarray], np.ndarray],
+    watch: Callable[[View, Frame, Ends], None] | None = None,
 ) -> list[Played]:
     """Step all rows until no episode is in progress and no part wants more.
 
@@ -42,6 +43,7 @@ def play(
         units: scaling of the actions.
         parts: the parts of the rollout, each with its own rows.
         encode: scaling of the observations.
+        watch: called after every lockstep with what was known before it, its frame, and which episodes it ended.
 
     Returns:
         The episodes of each part.
@@ -59,12 +61,14 @@ def play(
     while (view := rollout.reset()) is not None:
         drawn, states = act(view)
         ends = rollout.step(drawn, states)
+        if watch is not None:
+            watch(view, rollout.frames[-1], ends)
         rollout.finish(ends)
     sentinel.note_place("")
     return rollout.played()
 
 
-class _Ends(NamedTuple):
+class Ends(NamedTuple):
     """How the episodes in the rows ended in a lockstep, if they did."""
 
     terminated: Bool[np.ndarray, " row"]
@@ -72,6 +76,11 @@ class _Ends(NamedTuple):
     undecided: Bool[np.ndarray, " row"]
     """Rows in which the agent's action was NaN or infinite."""
     infos: dict[str, Any]
+
+    @property
+    def failed(self) -> Bool[np.ndarray, " row"]:
+        """Rows in which the simulation or the agent failed: their episodes are dropped."""
+        return self.infos.get("failed", False) | self.undecided
 
 
 class _Rollout:
@@ -118,7 +127,7 @@ class _Rollout:
             return None
         return View(now, begin, self.running, starts, self.seen, self.executed, self.numbers)
 
-    def step(self, drawn: np.ndarray, states: np.ndarray) -> _Ends:
+    def step(self, drawn: np.ndarray, states: np.ndarray) -> Ends:
         """Step all rows and add a frame.
 
         Args:
@@ -141,21 +150,21 @@ class _Rollout:
         rewards = np.asarray(rewards, np.float64)
         self.frames.append(Frame(self.seen, drawn, self.executed, observations, rewards, states))
         self.seen = observations
-        return _Ends(terminated, truncated, undecided, infos)
+        return Ends(terminated, truncated, undecided, infos)
 
-    def finish(self, ends: _Ends) -> None:
+    def finish(self, ends: Ends) -> None:
         """Count the steps, and keep or drop the episodes that ended."""
         for part in self.parts:
             part.tally.samples += part.tally.running
         over = self.running & (ends.terminated | ends.truncated | ends.undecided)
         if not np.logical_or.reduce(over):  # same as `over.any()`, in half the time
             return
-        failed, raised = ends.infos.get("failed", self.nowhere), ends.infos.get("raised")
+        failed, raised = ends.failed, ends.infos.get("raised")
         for row in np.flatnonzero(over).tolist():
             span, part = self.in_row[row], self.part_of[row]
             assert span is not None
             span.last, span.terminated = len(self.frames), bool(ends.terminated[row])
-            span.failed = bool(failed[row] | ends.undecided[row])
+            span.failed = bool(failed[row])
             self.in_row[row], self.running[row] = None, False
             tally = part.tally
             tally.running -= 1

@@ -27,6 +27,7 @@ from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics
 from rpsp.data.batches import Batch, padded
 from rpsp.errors import DivergedError
 from rpsp.training.diagnostics import diagnose
+from rpsp.training.interleaved import Interleaved
 from rpsp.training.loop import Update, advance, begin, concluded, packed, part_way
 from rpsp.training.refits import Refitted, refit_if_due
 from rpsp.training.rollouts import collect_together
@@ -212,6 +213,12 @@ def advance_together(
     if len({_shapes(recipe, each) for recipe, each in zip(recipes, before, strict=True)}) > 1:
         raise _Unlike
     agents, memories = stack([(each.agent, each.memory) for each in before])
+    keys = jnp.stack([key_for(own.seed, STEP_STREAM, now.iteration) for _, own, now in runs])
+    algorithms = _stack_algorithms([recipe.algorithm for recipe in recipes])
+    learner = None
+    if recipes[0].algorithm.interval:
+        rows = envs.num_envs // len(runs)
+        learner = Interleaved(algorithms, agents, memories, keys, rows=rows, agents=len(runs))
     collected = collect_together(
         agents,
         envs,
@@ -220,6 +227,7 @@ def advance_together(
         seeds=[own.seed for own in settings],
         iteration=trainings[0].iteration,
         drop_raising=settings[0].drop_raising,
+        learner=learner,
     )
     acted = time.perf_counter()
     rows = max(training.rows for training in trainings)
@@ -227,10 +235,9 @@ def advance_together(
     rows = max(batch.shape[0] for batch in batches)
     batches = [padded(batch, rows) for batch in batches]
     fractions = jnp.asarray([0.5**training.halvings for training in trainings])
-    keys = jnp.stack([key_for(own.seed, STEP_STREAM, now.iteration) for _, own, now in runs])
     moved = recipes[0].algorithm.moves_filter(before[0].agent)
-    algorithms = _stack_algorithms([recipe.algorithm for recipe in recipes])
-    learned = _learn(algorithms, moved, agents, memories, _stack_batches(batches), keys, fractions)
+    now = (agents, memories) if learner is None else (learner.agent, learner.memory)
+    learned = _learn(algorithms, moved, agents, *now, _stack_batches(batches), keys, fractions)
     found = unstack(learned, len(runs))
     times = started, fitted, acted
     return [
@@ -241,18 +248,35 @@ def advance_together(
 
 @eqx.filter_jit
 def _learn(
-    algorithms: Any, moved: bool, agents: Any, memories: Any, batches: Batch, keys: Key[Array, " run"], fractions: Any
+    algorithms: Any,
+    moved: bool,
+    before: Any,
+    agents: Any,
+    memories: Any,
+    batches: Batch,
+    keys: Key[Array, " run"],
+    fractions: Any,
 ) -> Any:
-    """Take a step of all agents, each shortened to its fraction, and return (agents, memories, diagnostics)."""
+    """Take a step of all agents, and return (agents, memories, diagnostics).
+
+    Each agent goes its fraction of the way from the one before the iteration. `agents` are those of the moment: they
+    differ from those before if they have learned while episodes were in progress.
+    """
 
     def one(
-        algorithm: AbstractAlgorithm, agent: Any, memory: Any, batch: Batch, key: PRNGKeyArray, fraction: Any
+        algorithm: AbstractAlgorithm,
+        before: Any,
+        agent: Any,
+        memory: Any,
+        batch: Batch,
+        key: PRNGKeyArray,
+        fraction: Any,
     ) -> tuple[Any, Any, Diagnostics]:
         new, memory, diagnostics = algorithm.step(agent, memory, batch, key=key)
-        new = part_way(new, agent, fraction)
-        return new, memory, diagnose(agent, new, batch, moved) | diagnostics
+        new = part_way(new, before, fraction)
+        return new, memory, diagnose(before, new, batch, moved) | diagnostics
 
-    return eqx.filter_vmap(one)(algorithms, agents, memories, batches, keys, fractions)
+    return eqx.filter_vmap(one)(algorithms, before, agents, memories, batches, keys, fractions)
 
 
 @eqx.filter_jit
