@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rpsp.algorithms.vrpg import Vrpg
     from rpsp.data.batches import Batch
     from rpsp.data.episodes import Episode
+    from rpsp.data.logs import read_log
     from rpsp.data.recordings import load_episodes, save_episodes
     from rpsp.envs.make import make
     from rpsp.experiments.agents import load
@@ -65,6 +66,7 @@ _HOMES = {
     "load_episodes": "rpsp.data.recordings",
     "make": "rpsp.envs.make",
     "policy_only": "rpsp.algorithms.base",
+    "read_log": "rpsp.data.logs",
     "refined": "rpsp.filters.refinement",
     "save_episodes": "rpsp.data.recordings",
     "train": "rpsp.experiments.runs",
@@ -100,6 +102,7 @@ __all__ = [
     "load_episodes",
     "make",
     "policy_only",
+    "read_log",
     "refined",
     "save_episodes",
     "train",

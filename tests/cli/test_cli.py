@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import json
 import os
@@ -65,6 +66,53 @@ def test_fit_recording(recording, tmp_path, capsys):
     assert model.kind == "inference" and model.belief.past == 3
 
 
+@pytest.fixture(scope="module")
+def spring(tmp_path_factory):
+    """A log of a mass on a spring in ten episodes; the last one ends with commands whose results are not known."""
+    rng, lines = np.random.default_rng(0), ["run,position,push"]
+    for number in range(10):
+        x, v = rng.normal(size=2)
+        for step in range(40):
+            push = rng.uniform(-1, 1)
+            unknown = number == 9 and step > 30
+            lines.append(f"{number},{'' if unknown else round(x + 0.02 * rng.normal(), 4)},{push:.3f}")
+            v += 0.1 * (push - x - 0.1 * v)
+            x += 0.1 * v
+    path = tmp_path_factory.mktemp("log") / "spring.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_fit_log_then_forecast(spring, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    columns = ("--observations", "position", "--actions", "push", "--episode", "run")
+    small = ("--bumps", "20", "--rounds", "1", "--past", "5", "--future", "3")
+    assert run("fit", str(spring), *columns, *small, "--out", "run") == 0
+    printed = capsys.readouterr().out
+    assert "read 390 steps in 10 episodes" in printed and "some cells are empty" in printed
+    model = rpsp.PredictiveStateModel.load("run/model.safetensors")
+    assert model.missing == "nan"
+    assert run("inspect", "run", "--quiet") == 0
+    assert run("forecast", "run", str(spring), "--horizon", "5", "--json") == 0  # the columns are those of the fit
+    results = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert results["rows"] == 9 * 5 + 9 and 0.7 <= results["in_bands"] <= 1 and Path(results["figure"]).exists()
+    with open("spring-forecast.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [r["row"] for r in rows[:5]] == ["36", "37", "38", "39", "40"] and all(r["read"] for r in rows[:45])
+    last = rows[45:]
+    assert [int(r["row"]) for r in last] == list(range(392, 401)) and not any(r["read"] for r in last)
+    segment = rpsp.read_log(spring, observations="position", actions="push", episode="run").segments[-1]
+    mean, std = model.forecast(segment.observations[:31], segment.actions[:30], segment.actions[30:-1], return_std=True)
+    np.testing.assert_allclose([float(r["forecast"]) for r in last], mean[:, 0], rtol=1e-6)
+    np.testing.assert_allclose([float(r["std"]) for r in last], std[:, 0], rtol=1e-6)
+    assert all(float(r["low"]) < float(r["forecast"]) < float(r["high"]) for r in rows)
+    before = Path("spring-forecast.csv").read_bytes()
+    assert run("forecast", "run", str(spring)) == 5 and "exists already" in capsys.readouterr().err
+    assert run("forecast", "run", str(spring), "--out", "c.csv", "--level", "1") == 2
+    assert "between 0 and 1" in capsys.readouterr().err and not Path("c.csv").exists()
+    assert Path("spring-forecast.csv").read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -75,6 +123,12 @@ def test_fit_recording(recording, tmp_path, capsys):
         (["fit", "InvertedPendulum-v5", "--samples", "0"], 2, "samples"),
         (["fit", "InvertedPendulum-v5", "--past", "0"], 2, "past"),
         (["fit", "DATA", "--obs-noise", "0.1"], 2, "environments only"),
+        (["fit", "DATA", "--observations", "a"], 2, "logs only"),
+        (["fit", "InvertedPendulum-v5", "--actions", "a"], 2, "--observe"),
+        (["fit", "missing.csv", "--observations", "a"], 2, "actions: are not named"),
+        (["fit", "missing.csv", "--observations", "a", "--actions", "b"], 3, "no such file"),
+        (["forecast", "missing", "log.csv"], 3, "missing"),
+        (["forecast", "missing", "log.csv", "--out", "table.txt"], 2, ".csv"),
         (["inspect", "nowhere"], 3, "rpsp fit"),
         (["eval", "nowhere"], 3, "nowhere: is not a directory"),
         (["train", "CartPole-v1", "--method", "RPSI-TRPO"], 2, "did you mean 'rpsi-trpo'"),

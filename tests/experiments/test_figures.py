@@ -214,8 +214,8 @@ def test_agent_fan_decodes_what_the_filter_forecasts(trained):
     # One step ahead, a window that was not fitted predicts what it last saw.
     np.testing.assert_allclose(fan.predicted[:, 0], fan.truth[:-1], atol=1e-5)
     errors = np.concatenate([np.diff(e.observations, axis=0) for e in episodes])
-    np.testing.assert_allclose(fan.bands[:, 0], np.quantile(errors, [0.05, 0.25, 0.75, 0.95], axis=0) * agent.scaling.scale,
-                               atol=1e-5)  # fmt: skip
+    quantiles = np.quantile(errors, [0.05, 0.25, 0.75, 0.95], axis=0) * agent.scaling.scale
+    np.testing.assert_allclose(fan.bands[:, 0, 0], quantiles, atol=1e-5)
     figure = figures.prediction_fan(agent, episodes, 2, names=["cart", "pole"])
     assert [axes.get_ylabel() for axes in figure.axes] == ["cart", "pole"]
 

@@ -1,4 +1,4 @@
-"""`rpsp fit` and `rpsp inspect`."""
+"""`rpsp fit`, `rpsp inspect` and `rpsp forecast`."""
 
 from __future__ import annotations
 
@@ -39,6 +39,13 @@ def inspect(config: configs.InspectConfig) -> None:
     for path in paths:
         say(f"drew {path}")
     print_json(config.json, {"directory": config.directory, "figures": paths})
+
+
+def forecast(config: configs.ForecastConfig) -> None:
+    """Continue a log, and say where the table and the figure are."""
+    from rpsp.experiments import continuing  # start-up time of --help: it imports jax and matplotlib
+
+    print_json(config.json, continuing.forecast(config, speaker(config.quiet)))
 
 
 def _plugin_flag(config: configs.FitConfig) -> list[str]:

@@ -30,6 +30,7 @@ HANDLERS: dict[type, Callable[[Any], None]] = {
     configs.DiagnoseConfig: comparing.diagnose,
     configs.FitConfig: belief.fit,
     configs.InspectConfig: belief.inspect,
+    configs.ForecastConfig: belief.forecast,
     configs.WatchConfig: other.watch,
     configs.ExportConfig: other.export,
     configs.MethodsConfig: other.methods,

@@ -24,6 +24,7 @@ COMMANDS = {
     "export": configs.ExportConfig,
     "fit": configs.FitConfig,
     "inspect": configs.InspectConfig,
+    "forecast": configs.ForecastConfig,
     "compare": configs.CompareConfig,
     "paper": configs.PaperConfig,
     "report": configs.ReportConfig,

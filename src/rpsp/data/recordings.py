@@ -23,6 +23,7 @@ import numpy as np
 
 from rpsp.data.episodes import Episode, as_episodes
 from rpsp.data.files import read_bytes, write_bytes
+from rpsp.data.logs import is_log
 from rpsp.errors import FileFormatError, StorageError, UsageError
 
 MINARI = "minari:"
@@ -37,13 +38,14 @@ UNREADABLE = (
 """Exceptions that zipfile and NumPy raise on damaged or foreign files."""
 
 
-def load_episodes(source: str | Path) -> list[Episode]:
+def load_episodes(source: str | Path, *, gaps: bool = False) -> list[Episode]:
     """Load recorded episodes from an `.npz` file or a Minari data set.
 
-    CSV and other formats are not supported. Read such files with `numpy.loadtxt` and convert them with `save_episodes`.
+    For CSV and Parquet files see `read_log`.
 
     Args:
         source: path of an `.npz` file written by `save_episodes`, or `minari:ID` for a local Minari data set.
+        gaps: whether observations may be NaN, which means that a reading is missing.
 
     Returns:
         The episodes: observations and actions, without rewards.
@@ -87,19 +89,23 @@ def load_episodes(source: str | Path) -> list[Episode]:
         )
     ends = np.cumsum(lengths)
     observed = np.split(observations, (ends + np.arange(1, len(lengths) + 1))[:-1])
-    return as_episodes(list(zip(observed, np.split(actions, ends[:-1]), strict=True)))
+    return as_episodes(list(zip(observed, np.split(actions, ends[:-1]), strict=True)), gaps=gaps)
 
 
 def other_format(path: str | Path) -> str:
     """Return the error message for a recording in an unsupported format."""
-    how = "numpy.loadtxt(path, delimiter=',')" if str(path).lower().endswith(".csv") else "numpy"
+    if is_log(path):
+        return (
+            f"{path}: is a log, whose columns must be named; use `rpsp fit {path} --observations SENSOR,… --actions "
+            "COMMAND,…`, or rpsp.read_log."
+        )
     return (
-        f"{path}: is not an .npz recording; only .npz files and minari:ID are read, so read it with {how}, split it "
-        "into (observations, actions) and write those with rpsp.save_episodes, as in docs/guides/recordings.md."
+        f"{path}: is not an .npz recording; .npz, .csv and .parquet files and minari:ID are read, so read it with numpy, "
+        "split it into (observations, actions) and write those with rpsp.save_episodes."
     )
 
 
-def save_episodes(target: str | Path, episodes: Sequence[Any], *, overwrite: bool = False) -> None:
+def save_episodes(target: str | Path, episodes: Sequence[Any], *, overwrite: bool = False, gaps: bool = False) -> None:
     """Save episodes to an `.npz` file or a Minari data set.
 
     An `.npz` file holds observations and actions. A Minari data set also holds rewards and how each episode ended.
@@ -108,12 +114,13 @@ def save_episodes(target: str | Path, episodes: Sequence[Any], *, overwrite: boo
         target: path of an `.npz` file, or `minari:ID` for a new Minari data set.
         episodes: as for `as_episodes`.
         overwrite: replace an existing `.npz` file. Default: False.
+        gaps: whether observations may be NaN, which means that a reading is missing.
 
     Raises:
         UsageError: if the path does not end in `.npz`, the episodes are invalid, or Minari is not installed.
         StorageError: if the target exists or cannot be written.
     """
-    episodes = as_episodes(episodes)
+    episodes = as_episodes(episodes, gaps=gaps)
     if str(target).startswith(MINARI):
         return _save_minari(str(target).removeprefix(MINARI), episodes)
     path = Path(target)

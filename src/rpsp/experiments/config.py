@@ -37,11 +37,28 @@ class Sensors:
 
 
 @dataclass(frozen=True)
+class Columns:
+    """The columns of a log, a CSV or Parquet file with one row per step."""
+
+    observations: Annotated[str | None, tyro.conf.arg(metavar="NAME,...")] = None
+    """For logs: the columns that are sensors."""
+    actions: Annotated[str | None, tyro.conf.arg(metavar="NAME,...")] = None
+    """For logs: the columns that are commands, each given after the readings of its row."""
+    episode: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """For logs: the column that says to which episode a row belongs. Default: one episode."""
+    time: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """For logs: the column of times. A gap in time ends an episode."""
+
+
+@dataclass(frozen=True)
 class FitConfig:
     """Fit a predictive-state model to recorded episodes or to random exploration, and report its prediction errors."""
 
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV|DATA")]
-    """A Gymnasium id (Env-v0 or module:Env-v0), an .npz file of episodes, or minari:ID."""
+    """A Gymnasium id (Env-v0 or module:Env-v0), an .npz file of episodes, minari:ID, or a log (.csv, .parquet)."""
+    columns: tyro.conf.OmitArgPrefixes[Columns] = Columns()
+    missing: Literal["nan"] | None = None
+    """nan: readings that are NaN are missing, and the model goes on without them. Default: for logs with empty cells."""
     kind: str = "inference"
     """Kind of belief: inference (ours), kernel-bayes (the paper's), gru, or tabular (for discrete data).
     Your own as package.module:attribute. Its settings are flags: see `rpsp fit --kind KIND --help`."""
@@ -60,6 +77,33 @@ class FitConfig:
     """Modules to import first, as a,b: those that define your own belief, or register environments."""
     compilation_cache: bool = True
     """Cache compiled programs in ~/.cache/rpsp/xla for later commands."""
+    json: bool = False
+    """Print the results as one JSON object on the last line."""
+    quiet: bool = False
+    """Print errors only (and the JSON object with --json)."""
+
+
+@dataclass(frozen=True)
+class ForecastConfig:
+    """Continue a log with a fitted model: a table of forecasts with bands, and a figure.
+
+    If the last rows of an episode have commands but no readings, these rows are forecast. Otherwise its last rows are
+    forecast from those before, and compared with what was read.
+    """
+
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR|FILE")]
+    """A run directory of `rpsp fit`, or its model.safetensors."""
+    log: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="LOG")]
+    """A CSV or Parquet file."""
+    columns: tyro.conf.OmitArgPrefixes[Columns] = Columns()
+    horizon: int = 20
+    """Number of steps to forecast, where the log has readings to its end."""
+    level: float = 0.9
+    """Share of readings that the bands contain."""
+    out: str | None = None
+    """The table, a .csv file; the figure is written beside it. Default: LOG-forecast.csv in the current directory."""
+    plugin: str | None = None
+    """Modules to import first, as a,b: those that define your own belief."""
     json: bool = False
     """Print the results as one JSON object on the last line."""
     quiet: bool = False

@@ -6,14 +6,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from rpsp.data.episodes import Episode
+from rpsp.data.logs import Log, is_log, read_log
 from rpsp.data.recordings import MINARI, load_episodes, other_format, save_episodes
 from rpsp.envs.make import make
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments import env_args, figures
 from rpsp.experiments.compilation import compilation_cached
-from rpsp.experiments.config import FitConfig, Sensors
+from rpsp.experiments.config import Columns, FitConfig, Sensors
 from rpsp.experiments.files import Say, free_directory, read_json, record_settings, write_json
 from rpsp.experiments.models import PredictiveStateModel
 from rpsp.experiments.plugins import import_plugin
@@ -37,18 +40,20 @@ def fit(config: FitConfig, say: Say = lambda line: None) -> dict[str, Any]:
     """
     import_plugin(config.plugin)
     settings = {} if config.settings is None else vars(config.settings)
-    model = PredictiveStateModel(config.kind, seed=config.seed, **settings)
-    recorded = config.source.startswith(MINARI) or config.source.endswith(".npz")
+    model = PredictiveStateModel(config.kind, seed=config.seed, missing=config.missing, **settings)
+    recorded = config.source.startswith(MINARI) or config.source.endswith(".npz") or is_log(config.source)
     if not recorded and Path(config.source).is_file():
         raise FileFormatError(other_format(config.source))
     stem = Path(config.source).stem if recorded else config.source.replace("/", "_").replace(":", "_")
     directory = free_directory(config.out, f"{stem}__fit-{model.kind}__s{config.seed}")
     if recorded:
-        if config.sensors != Sensors():
-            raise UsageError("observe: settings of observations apply to environments only, not to recorded data.")
-        episodes = load_episodes(config.source)
-        say(f"read {_amount(episodes)} from {config.source}")
+        episodes = _recorded(config, say)
+        if is_log(config.source) and config.missing is None and _missing(episodes):
+            say("some cells are empty: the model goes on where readings are missing (--missing nan)")
+            model = PredictiveStateModel(config.kind, seed=config.seed, missing="nan", **settings)
     else:
+        if config.columns != Columns():
+            raise UsageError("observations: columns are named for logs only; to select observations, use --observe.")
         started = time.perf_counter()
         episodes = explore_environment(config)
         say(f"explored {config.source} with random actions: {_amount(episodes)}, {_since(started)}")
@@ -58,7 +63,7 @@ def fit(config: FitConfig, say: Say = lambda line: None) -> dict[str, Any]:
     say(f"fitted {model.kind} with {model.fitted.size} state dimensions, and the baselines: {_since(started)}")
     # The directory is created only now, so that an error leaves no empty directory behind.
     record_settings(directory, config)
-    save_episodes(directory / "episodes.npz", episodes)
+    save_episodes(directory / "episodes.npz", episodes, gaps=model.missing is not None)
     model.save(directory / "model.safetensors")
     results = {"directory": str(directory), "source": config.source, "kind": model.kind, "errors": model.errors}
     write_json(directory / "results.json", results)
@@ -84,15 +89,61 @@ def inspect(directory: Path, horizon: int = 10) -> list[Path]:
             "use `rpsp report`)."
         )
     model = PredictiveStateModel.load(directory / "model.safetensors")
-    episodes = load_episodes(directory / "episodes.npz")
-    source = read_json(directory / "config.json").get("source", "")
+    episodes = load_episodes(directory / "episodes.npz", gaps=model.missing is not None)
+    config = read_json(directory / "config.json")
+    source, columns = config.get("source", ""), config.get("columns", {}).get("observations")
+    names = None if columns is None else [name.strip() for name in columns.split(",")]
     into, title = directory / "figures", f"{source}, {model.kind}"
     drawn = {
-        "forecasts": figures.prediction_fan(model, episodes, horizon, title=title),
+        "forecasts": figures.prediction_fan(model, episodes, horizon, names, title=title),
         "error_by_horizon": figures.error_by_horizon(model.errors, title),
-        "coordinates": figures.coordinate_meaning(model, episodes, title=title),
+        "coordinates": figures.coordinate_meaning(model, episodes, names, title=title),
     }
     return [figures.save(figure, into, name) for name, figure in drawn.items()]
+
+
+def _recorded(config: FitConfig, say: Say) -> list[Episode]:
+    """Read recorded episodes."""
+    if config.sensors != Sensors():
+        raise UsageError("observe: settings of observations apply to environments only, not to recorded data.")
+    if is_log(config.source):
+        log = log_of(config.source, config.columns)
+        episodes = log.episodes()
+        gaps = f"; {log.gaps} gaps in time, each of which ends an episode" if log.gaps else ""
+        say(f"read {_amount(episodes)} from {config.source}{gaps}")
+        return episodes
+    if config.columns != Columns():
+        raise UsageError(f"observations: {config.source} has no columns with names; name columns for logs only.")
+    episodes = load_episodes(config.source, gaps=config.missing is not None)
+    say(f"read {_amount(episodes)} from {config.source}")
+    return episodes
+
+
+def log_of(path: str, columns: Columns) -> Log:
+    """Read a log.
+
+    Args:
+        path: the file.
+        columns: its columns.
+
+    Raises:
+        UsageError: if no sensors or no commands are named.
+    """
+    if columns.observations is None or columns.actions is None:
+        field = "observations" if columns.observations is None else "actions"
+        raise UsageError(f"{field}: are not named; name columns of {path}, as in --{field} first,second.")
+    return read_log(
+        path,
+        observations=columns.observations,
+        actions=columns.actions,
+        episode=columns.episode,
+        time=columns.time,
+    )
+
+
+def _missing(episodes: list[Episode]) -> bool:
+    """Return whether a reading is missing."""
+    return any(bool(np.isnan(e.observations).any()) for e in episodes)
 
 
 def explore_environment(config: FitConfig) -> list[Any]:

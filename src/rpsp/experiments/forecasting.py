@@ -134,10 +134,16 @@ def band(
     Raises:
         UsageError: if the level is not between 0 and 1, or the observations are symbols.
     """
-    number = float(level) if isinstance(level, int | float | np.number) and not isinstance(level, bool) else np.nan
-    if not 0 < number < 1:
-        raise UsageError(f"level: {level!r} is not between 0 and 1 (both excluded); a usual value is 0.9.")
+    number = checked_level(level)
     if not isinstance(uncertainty, GaussianUncertainty):
         raise UsageError("level: symbols have no intervals; use predict, which returns the probability of each symbol.")
     half = uncertainty.half_widths(number, mean.shape[-2]) * standard_deviations(covariance)
     return mean - half, mean + half
+
+
+def checked_level(level: object) -> float:
+    """Return a level as a float. Raises `UsageError` if it is not between 0 and 1."""
+    number = float(level) if isinstance(level, int | float | np.number) and not isinstance(level, bool) else np.nan
+    if not 0 < number < 1:
+        raise UsageError(f"level: {level!r} is not between 0 and 1 (both excluded); a usual value is 0.9.")
+    return number

@@ -1,6 +1,7 @@
 """Figures of results and of beliefs. Nothing in this package trains.
 
 - `appearance`: colours, line styles, Matplotlib settings and saving.
+- `bands`: predictive distributions.
 - `curves`: learning curves, bar charts and sweeps, drawn from results.
 - `forecasts`: what a belief predicts, compared with what happened.
 """
@@ -17,6 +18,7 @@ from rpsp.experiments.figures.appearance import (
     styles,
     subplots,
 )
+from rpsp.experiments.figures.bands import calibration, continuation
 from rpsp.experiments.figures.curves import (
     at_a_glance,
     bars,
@@ -46,6 +48,8 @@ __all__ = [
     "agent_forecasts",
     "at_a_glance",
     "bars",
+    "calibration",
+    "continuation",
     "coordinate_meaning",
     "draw_comparison",
     "error_by_horizon",

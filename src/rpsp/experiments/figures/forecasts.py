@@ -71,8 +71,9 @@ class Fan(NamedTuple):
     truth: Float[np.ndarray, "time_plus_1 obs"]
     predicted: Float[np.ndarray, "n horizon obs"]
     """Entry [t, j] is the prediction of truth[t + 1 + j] given truth[: t + 1]."""
-    bands: Float[np.ndarray, "4 horizon obs"]
-    """The 5, 25, 75 and 95 % quantiles of all forecast errors at each horizon."""
+    bands: Float[np.ndarray, "4 n horizon obs"]
+    """The 5, 25, 75 and 95 % quantiles of truth − predicted: those of all forecast errors at each horizon, or those of
+    the model's distribution."""
     first: int
     """First step of the part to show."""
     length: int
@@ -98,8 +99,26 @@ def fan(predict: Callable[[Episode, int], np.ndarray], episodes: Sequence[Episod
     residuals = [
         _windows(e.observations, horizon) - predict(e, horizon) for e in [e for e in episodes if len(e) >= horizon][:50]
     ]
-    bands = np.quantile(np.concatenate(residuals), [0.05, 0.25, 0.75, 0.95], axis=0)
-    return Fan(shown.observations, predict(shown, horizon), bands, *_interesting(shown.observations, horizon))
+    predicted = predict(shown, horizon)
+    quantiles = np.nanquantile(np.concatenate(residuals), [0.05, 0.25, 0.75, 0.95], axis=0)
+    bands = np.broadcast_to(quantiles[:, None], (4, *predicted.shape))
+    return Fan(shown.observations, predicted, bands, *_interesting(shown.observations, horizon))
+
+
+def model_fan(model: PredictiveStateModel, episodes: Sequence[Episode], horizon: int = 10) -> Fan:
+    """Compute the forecasts of a fitted model in the longest episode, with the bands of its predictive distribution.
+
+    Args:
+        model: a fitted model of numbers.
+        episodes: episodes, with NaN where readings are missing.
+        horizon: number of steps to predict. At most half the longest episode is used.
+    """
+    shown = max(episodes, key=len)
+    given = shown.observations, shown.actions, max(1, min(horizon, len(shown) // 2))
+    predicted = model.predict(*given)
+    (low, high), (lower, upper) = (model.predict_interval(*given, level) for level in (0.9, 0.5))
+    bands = np.stack([low, lower, upper, high]) - predicted
+    return Fan(shown.observations, predicted, bands, *_interesting(shown.observations, given[2]))
 
 
 def agent_forecasts(agent: TrainedAgent, row_length: int) -> Callable[[Episode, int], np.ndarray]:
@@ -152,7 +171,8 @@ def prediction_fan(
 ) -> Figure:
     """Plot forecasts from several steps of the longest episode, compared with what happened.
 
-    The bands contain 50 % and 90 % of all forecast errors at each horizon over the given episodes.
+    The bands of a model are those of its distribution. Those of an agent contain 50 % and 90 % of all forecast errors at
+    each horizon over the given episodes.
 
     Args:
         model: a fitted model or a trained agent.
@@ -166,13 +186,13 @@ def prediction_fan(
         if isinstance(model.scaling, OneHot):
             return _symbol_forecasts(found.predicted[:, 0], found.truth.argmax(axis=1), title)
         return _draw_fan(found, names or [f"observation {i}" for i in range(found.truth.shape[1])], title)
-    episodes = as_episodes(episodes)
+    episodes = as_episodes(episodes, gaps=model.missing is not None)
     if isinstance(model.observations, OneHot):
         shown = max(episodes, key=len)
         return _symbol_forecasts(
             model.predict(shown.observations, shown.actions)[:, 0], shown.observations[:, 0], title
         )
-    found = fan(lambda e, horizon: model.predict(e.observations, e.actions, horizon), episodes, horizon)
+    found = model_fan(model, episodes, horizon)
     return _draw_fan(found, [_name(model, names, i) for i in range(found.truth.shape[1])], title)
 
 
@@ -180,7 +200,7 @@ def _draw_fan(found: Fan, names: list[str], title: str) -> Figure:
     """Draw the forecasts of the four observations that vary most."""
     truth, predicted, bands, first, length = found
     horizon = predicted.shape[1]
-    dims = sorted(np.argsort(-truth[first : first + length].std(axis=0), kind="stable")[:4].tolist())
+    dims = sorted(np.argsort(-np.nanstd(truth[first : first + length], axis=0), kind="stable")[:4].tolist())
     figure, grid = subplots(len(dims), size=(8.0, 1.0 + 1.7 * len(dims)), sharex=True)
     times = np.arange(first, min(first + length, len(truth)))
     for axes, dim in zip(grid[:, 0], dims, strict=True):
@@ -190,7 +210,7 @@ def _draw_fan(found: Fan, names: list[str], title: str) -> Figure:
             ahead = t + np.arange(horizon + 1)
             centre = np.append(truth[t, dim], predicted[t, :, dim])
             for low, high, alpha in ((0, 3, 0.15), (1, 2, 0.3)):
-                lower, upper = (centre + np.append(0, bands[i, :, dim]) for i in (low, high))
+                lower, upper = (centre + np.append(0, bands[k, t, :, dim]) for k in (low, high))
                 axes.fill_between(ahead, lower, upper, color=CYCLE[0], alpha=alpha, lw=0)
             axes.plot(
                 ahead, centre, color=CYCLE[0], lw=1.8, label="forecast, with 50 % and 90 % bands" if i == 0 else None
@@ -278,7 +298,7 @@ def _windows(observations: np.ndarray, horizon: int) -> np.ndarray:
 def _interesting(observations: np.ndarray, horizon: int) -> tuple[int, int]:
     """Return start and length of the part to show: about eight forecasts, where the observations move most."""
     length = min(len(observations), 8 * (horizon + 2))
-    scale = observations.std(axis=0) + 1e-12
-    movement = np.abs(np.diff(observations, axis=0) / scale).sum(axis=1)
+    scale = np.nanstd(observations, axis=0) + 1e-12
+    movement = np.nansum(np.abs(np.diff(observations, axis=0) / scale), axis=1)
     inside = np.convolve(movement, np.ones(max(1, length - 1)), mode="valid")
     return int(inside.argmax()) if len(inside) else 0, length

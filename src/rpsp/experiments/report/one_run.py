@@ -212,7 +212,7 @@ def _fan_panel(fan: Fan, dim: int, name: str, colour: str) -> str:
         ahead = (t + np.arange(horizon + 1.0)).tolist()
         centre = np.append(truth[t], fan.predicted[t, :, dim])
         for low, high, kind in ((0, 3, "band"), (1, 2, "band inner")):
-            lower, upper = ((centre + np.append(0, fan.bands[i, :, dim])).tolist() for i in (low, high))
+            lower, upper = ((centre + np.append(0, fan.bands[i, t, :, dim])).tolist() for i in (low, high))
             marks.append(area(ahead, lower, upper, x, y, colour, kind))
         steps += [*ahead, math.nan]
         expected += [*centre.tolist(), math.nan]
