@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -191,7 +191,7 @@ class Sac(AbstractAlgorithm):
         }
         kind: type[Network] = type(policy.network)
         if self.normed and kind is Network:
-            kind = NormedNetwork
+            kind = cast(type[Network], NormedNetwork)
         both = [kind(len(scaling.mean), 1, **shape, key=own) for own in jax.random.split(key)]
         critics = trees.stack(both)
         temperature = jnp.zeros((), jnp.float32)
