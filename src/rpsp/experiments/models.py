@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
-import operator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, SupportsFloat, SupportsIndex
@@ -15,15 +12,14 @@ from jaxtyping import Float
 
 from rpsp.data.batches import Batch, pack
 from rpsp.data.episodes import Episode, as_episodes, as_table, split
-from rpsp.data.scaling import OneHot, Scaling, fit_scaling, symbols
-from rpsp.errors import FileFormatError, UsageError
+from rpsp.data.scaling import OneHot, Scaling
+from rpsp.errors import UsageError
 from rpsp.experiments import forecasting
-from rpsp.experiments.baselines import RIVAL_PAST, errors_beside_baselines
-from rpsp.experiments.checkpoints import check_fit, encoded_size, read_tree, write_tree
+from rpsp.experiments.baselines import errors_beside_baselines
 from rpsp.experiments.compilation import compilation_cached
-from rpsp.experiments.configure import find_belief, known_beliefs, with_settings
-from rpsp.experiments.settings import settings_of
-from rpsp.experiments.upgrade import upgraded_model
+from rpsp.experiments.configure import find_belief, with_settings
+from rpsp.experiments.model_files import Contents, Stored, file_of_this_version, read_model, write_model
+from rpsp.experiments.model_inputs import as_float, encodings, whole_number
 from rpsp.filters.base import AbstractFilter, compiled_unroll
 from rpsp.filters.belief import Belief
 from rpsp.filters.evaluation import compiled_forecast, forecasts, normalised_errors, r_squared
@@ -62,7 +58,7 @@ class PredictiveStateModel:
     ):
         self.belief = with_settings(find_belief(kind), settings)
         self.kind = self.belief.kind
-        self.seed, self.held_out = _count("seed", seed, 0), _real(held_out)
+        self.seed, self.held_out = whole_number("seed", seed, 0), as_float(held_out)
         if not 0 < self.held_out < 1:
             raise UsageError(f"held_out: {held_out!r} is not a fraction between 0 and 1; a usual value is 0.2.")
         if missing not in (None, "nan"):
@@ -90,7 +86,7 @@ class PredictiveStateModel:
             UsageError: if the episodes are invalid.
         """
         episodes = self._episodes(episodes)
-        self.observations, self.actions = self._encodings(episodes)
+        self.observations, self.actions = encodings(self.belief, episodes)
         rng, batch, held = self._split(episodes)
         key = jax.random.key(self.seed)
         if self.missing is None:
@@ -235,10 +231,10 @@ class PredictiveStateModel:
         Returns:
             An array `[n, T − horizon + 1, horizon, obs]`, indexed as the predictions of `predict`.
         """
-        number = _count("n", n, 1)
+        number = whole_number("n", n, 1)
         states, ahead, count = self._each_step(observations, actions, horizon)
         drawn = forecasting.samples(
-            self.uncertainty, self.fitted, states, ahead, number, jax.random.key(_count("seed", seed, 0))
+            self.uncertainty, self.fitted, states, ahead, number, jax.random.key(whole_number("seed", seed, 0))
         )
         return self.observations.decode(np.asarray(drawn)[:, :count])
 
@@ -262,7 +258,7 @@ class PredictiveStateModel:
 
     def _each_step(self, observations: Any, actions: Any, horizon: Any) -> tuple[Any, np.ndarray, int]:
         """Return the states after every observation of an episode, the actions that follow, and how many are wanted."""
-        horizon = _count("horizon", horizon, 1)
+        horizon = whole_number("horizon", horizon, 1)
         batch = self._batch(observations, actions)
         steps = len(np.asarray(actions))
         if horizon > steps:
@@ -347,7 +343,7 @@ class PredictiveStateModel:
         1 is a perfect prediction. 0 is as good as the mean.
         """
         batch = self.encode(episodes)
-        return r_squared(forecasts(self.fitted, batch, _count("horizon", horizon, 1)))
+        return r_squared(forecasts(self.fitted, batch, whole_number("horizon", horizon, 1)))
 
     def normalised_errors(self, episodes: Sequence[Any], horizon: SupportsIndex = 10) -> Float[np.ndarray, " horizon"]:
         """Return the mean squared error divided by the variance, for 1 to `horizon` steps ahead.
@@ -355,7 +351,7 @@ class PredictiveStateModel:
         0 is a perfect prediction. 1 is as good as the mean.
         """
         batch = self.encode(episodes)
-        return normalised_errors(forecasts(self.fitted, batch, _count("horizon", horizon, 1)))
+        return normalised_errors(forecasts(self.fitted, batch, whole_number("horizon", horizon, 1)))
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the model to a safetensors file, atomically and without pickle.
@@ -368,28 +364,9 @@ class PredictiveStateModel:
             StorageError: if the file exists and `overwrite` is False, or it cannot be written.
             UsageError: if a file cannot represent the model.
         """
-        settings = {name: setting.value for name, setting in settings_of(self.belief).items()}
-        if type(self.belief) is not known_beliefs().get(self.kind):
-            raise UsageError(
-                f"kind: {self.kind!r} is also the kind of another class than {type(self.belief).__qualname__}, so the model "
-                "could not be loaded; give the class a `kind` of its own."
-            )
-        others = {f.name: f.default for f in dataclasses.fields(self.belief) if f.init and f.name not in settings}
-        if changed := [name for name, default in others.items() if getattr(self.belief, name) is not default]:
-            raise UsageError(
-                f"{changed[0]}: is not its default, and files contain only settings that are numbers, strings, True, False "
-                "or tuples of them; make it such a setting, or the default of a subclass."
-            )
-        extra = {
-            "kind": self.kind,
-            "seed": self.seed,
-            "held_out": self.held_out,
-            "settings": settings,
-            "errors": self.errors,
-            "missing": self.missing,
-        }
-        tree = (self.fitted, self.observations, self.actions, self._uncertainty)
-        write_tree(Path(path), tree, extra, overwrite=overwrite)
+        arguments = {"seed": self.seed, "held_out": self.held_out, "missing": self.missing}
+        contents = Contents(self.fitted, self.observations, self.actions, self._uncertainty)
+        write_model(Path(path), Stored(self.belief, arguments, contents, self.errors), overwrite=overwrite)
 
     @staticmethod
     def load(path: str | Path) -> PredictiveStateModel:
@@ -398,22 +375,11 @@ class PredictiveStateModel:
         Raises:
             FileFormatError: if the file is damaged, or not such a model.
         """
-        tree, extra = read_tree(Path(path))
-        try:
-            if extra["kind"] not in known_beliefs():  # a file cannot make rpsp import a module
-                raise UsageError(f"kind: {extra['kind']!r} is not known; import the module that defines it first")
-            belief = find_belief(extra["kind"])
-            settings = upgraded_model(extra, settings_of(belief))
-            numbers = {name: extra[name] for name in ("seed", "held_out")}
-            model = PredictiveStateModel(belief, **numbers, missing=extra.get("missing"), **settings)
-            model._filter, model.observations, model.actions, *uncertainty = tree
-            model._uncertainty = uncertainty[0] if uncertainty else None
-            if not isinstance(model._uncertainty, AbstractUncertainty | None):
-                raise TypeError(f"it contains a {type(model._uncertainty).__name__} as uncertainty")
-            model.errors = {str(name): [float(e) for e in errors] for name, errors in extra["errors"].items()}
-            check_fit(model.fitted, model.observations, encoded_size(model.actions))
-        except (UsageError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise FileFormatError(f"{path}: is not a model that this version of rpsp can use ({error}).") from error
+        with file_of_this_version(path):
+            belief, arguments, contents, errors = read_model(Path(path))
+            model = PredictiveStateModel(belief, **arguments)
+            model._filter, model.observations, model.actions, model._uncertainty = contents
+            model.errors = errors
         return model
 
     @property
@@ -422,22 +388,6 @@ class PredictiveStateModel:
         if self._filter is None:
             raise UsageError("model: is not fitted yet; call fit(episodes) first, or PredictiveStateModel.load(path).")
         return self._filter
-
-    def _encodings(self, episodes: list[Episode]) -> tuple[Scaling | OneHot, Scaling | OneHot]:
-        observations = np.concatenate([e.observations for e in episodes])
-        actions = np.concatenate([e.actions for e in episodes])
-        if self.belief.discrete:
-            named = (observations, "observations"), (actions, "actions")
-            seen, done = (OneHot(_number_of_symbols(column, name)) for column, name in named)
-            return seen, done
-        past = max(RIVAL_PAST, getattr(self.belief, "past", 0))
-        if (size := past * (observations.shape[1] + actions.shape[1])) > MAX_HISTORY:
-            raise UsageError(
-                f"observations: {observations.shape[1]} dimensions over a past of {past} steps give histories of "
-                f"{size} numbers, more than {MAX_HISTORY}; select fewer observations, or reduce their dimension, for "
-                "example by principal components."
-            )
-        return fit_scaling(observations), fit_scaling(actions)
 
     def encode(self, episodes: Sequence[Any]) -> Batch:
         """Encode episodes (standardised or one-hot) and pack them into a batch."""
@@ -481,38 +431,8 @@ class PredictiveStateModel:
         return episode
 
 
-MAX_HISTORY = 5000  # regressions solve systems of about twice this size; larger ones take minutes and gigabytes
-
-
-def _number_of_symbols(column: np.ndarray, name: str) -> int:
-    """Return the largest symbol plus one. Symbols that are missing (NaN) are left out."""
-    read = column[~np.isnan(column).any(axis=1)]
-    if len(read) == 0:
-        raise UsageError(f"{name}: are missing (NaN) at every step; give at least one symbol.")
-    return int(symbols(read, name=name).max()) + 1
-
-
 def _check_one(return_std: bool, return_cov: bool) -> None:
     if return_std and return_cov:
         raise UsageError(
             "return_std: give either return_std or return_cov; the former are roots of the latter's diagonal."
         )
-
-
-def _real(value: Any) -> float:
-    """Convert a number of any type (Python, numpy, jax) to a float. Other values give NaN."""
-    try:
-        return math.nan if isinstance(value, str | bytes | bool | np.bool_) else float(value)
-    except (TypeError, ValueError):
-        return math.nan
-
-
-def _count(name: str, value: Any, least: int) -> int:
-    """Convert a whole number of any type to an int. Raises `UsageError` if it is less than `least`."""
-    try:
-        number = -1 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = -1
-    if number < least:
-        raise UsageError(f"{name}: {value!r} is not a whole number ≥ {least}.")
-    return number
