@@ -13,8 +13,9 @@ import pytest
 from comparing import KEY, bits_equal, change, leaves
 
 from rpsp.algorithms.base import everything, policy_only
+from rpsp.algorithms.networks import in_units
 from rpsp.algorithms.objectives import distributions, gae, policy_loss
-from rpsp.algorithms.policies import AbstractPolicy, Agent, CategoricalPolicy, GaussianPolicy, in_units
+from rpsp.algorithms.policies import AbstractPolicy, Agent, CategoricalPolicy, GaussianPolicy
 from rpsp.algorithms.ppo import Moments, Ppo, PpoMemory, merge, shuffled, states_after
 from rpsp.data.batches import Batch, pack
 from rpsp.data.episodes import Episode

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from comparing import KEY
 
-from rpsp.algorithms.policies import Agent, GaussianPolicy, Network, SquashedGaussian, SquashedPolicy
+from rpsp.algorithms.networks import Network, NormedNetwork, ResidualNetwork
+from rpsp.algorithms.policies import Agent, GaussianPolicy, SquashedGaussian, SquashedPolicy
 from rpsp.algorithms.sac import Sac, SacMemory, recomputed, values
 from rpsp.data.batches import Batch, pack
 from rpsp.data.episodes import Episode
@@ -250,14 +251,17 @@ def test_a_gradient_that_is_not_finite_is_not_followed(reward: float) -> None:
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(memory.adam))
 
 
-@pytest.mark.parametrize("normed", [False, True])
-def test_it_finds_the_best_action_of_a_bandit(normed: bool) -> None:
+@pytest.mark.parametrize("critics", ["plain", "normed", "residual"])
+def test_it_finds_the_best_action_of_a_bandit(critics: str) -> None:
     """Episodes of one step; the reward is −(a − 0.5)², so that the policy must come to 0.5, and its value near 0."""
     rng = np.random.default_rng(0)
     window = observation_window(1, 1, 1)
-    agent = Agent(window, SquashedPolicy(1, 1, key=jax.random.key(0)))
+    body = "residual" if critics == "residual" else "plain"
+    agent = Agent(window, SquashedPolicy(1, 1, body=body, key=jax.random.key(0)))
+    normed = critics == "normed"
     algorithm = Sac(3e-3, hidden=(32,), minibatch=64, capacity=4000, target_entropy=-3.0, normed=normed)
     memory = algorithm.init(agent, key=KEY)
+    assert type(memory.critics) is {"plain": Network, "normed": NormedNetwork, "residual": ResidualNetwork}[critics]
     for n in range(12):
         drawn = np.asarray(jax.vmap(agent.policy(jnp.zeros(1)).sample)(rng.normal(size=(200, 1))))
         played = [

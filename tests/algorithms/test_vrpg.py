@@ -19,7 +19,8 @@ from jax.flatten_util import ravel_pytree
 from rpsp.algorithms.adam import adam_in_units, moments_in_units
 from rpsp.algorithms.alternating import InSequence
 from rpsp.algorithms.base import AbstractAlgorithm, everything, filter_only, policy_only
-from rpsp.algorithms.policies import Agent, GaussianPolicy, Network, in_units
+from rpsp.algorithms.networks import Network, in_units
+from rpsp.algorithms.policies import Agent, GaussianPolicy
 from rpsp.algorithms.trpo import Trpo
 from rpsp.algorithms.vrpg import Vrpg, gradient_variance, truncated_unroll, variance_weights, without_outliers
 from rpsp.data.batches import Batch, pack

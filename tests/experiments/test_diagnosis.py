@@ -135,6 +135,18 @@ def test_a_return_that_is_always_the_same_is_said_to_be():
     assert problem == "the return is -200.0 in every iteration: its actions never reach a reward."
 
 
+def test_a_constant_return_is_judged_before_trends_are():
+    assert titles(found(env="MountainCar-v0", returns=np.full(4, -200.0))) == ["No progress"]
+    assert titles(found(env="MountainCar-v0", returns=np.full(3, -200.0))) == ["Too early to tell"]
+    assert titles(found(env="CartPole-v1", returns=np.full(4, 500.0))) == ["Too early to tell"]
+
+
+def test_a_run_that_still_rises_is_continued_to_twice_its_length_in_round_numbers():
+    (finding,) = found(returns=np.linspace(-1000, -150, N)).findings
+    steps = int(finding.command.split()[-1])
+    assert finding.command.startswith("rpsp resume runs/one --steps") and steps == float(f"{steps:.2g}")
+
+
 def test_noise_is_not_progress():
     """Of 200 runs whose returns are independent noise, few count as progress; a rise of two deviations does."""
     rng = np.random.default_rng(0)

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from small_runs import ALGORITHMS, SCALING, agent_of, assert_same, record, run_of, training_of
 
+from rpsp.algorithms.networks import Body
 from rpsp.algorithms.policies import Agent, CategoricalPolicy, GaussianPolicy
 from rpsp.data.batches import Batch, pack
 from rpsp.data.episodes import Episode
@@ -78,10 +79,11 @@ def test_fields_that_came_later_have_their_default_in_older_files(format: int) -
     assert found.policy.network.view is None
 
 
-def test_projections_come_back_too() -> None:
+@pytest.mark.parametrize("body", ["plain", "residual"])
+def test_projections_and_bodies_come_back_too(body: Body) -> None:
     agent = Agent(
         replace(history_window(2, 2, 1), P=jnp.ones((6, 2))),
-        GaussianPolicy(2, 1, view=np.ones((6, 2)), key=jax.random.key(0)),
+        GaussianPolicy(2, 1, view=np.ones((6, 2)), body=body, key=jax.random.key(0)),
     )
     arrays: dict[str, np.ndarray] = {}
     assert eqx.tree_equal(rebuild(describe(agent, arrays), arrays), agent)

@@ -10,7 +10,8 @@ import jax
 import numpy as np
 import pytest
 
-from rpsp.algorithms.policies import Agent, GaussianPolicy, Network
+from rpsp.algorithms.networks import Network
+from rpsp.algorithms.policies import Agent, GaussianPolicy
 from rpsp.data.batches import Batch, pack
 from rpsp.data.episodes import Episode
 from rpsp.data.scaling import fit_scaling

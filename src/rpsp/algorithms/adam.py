@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rpsp.algorithms.policies import Network
+from rpsp.algorithms.networks import Network
 from rpsp.data import trees
 from rpsp.data.scaling import Scaling
 
@@ -33,7 +33,7 @@ def adam_in_units(adam: Any, change: Callable[[Any, Any], tuple[Any, Any]]) -> A
 def moments_in_units(first: Network, second: Network, network: Network, scaling: Scaling) -> tuple[Network, Network]:
     """Rescale Adam's moments of a network whose input changes from z = (q − μ)/s to z' = (q − μ')/s'.
 
-    `policies.in_units` keeps the function: W' = W (s'/s), c' = c + W (μ' − μ)/s. With r = s/s' and d = (μ − μ')/s' the
+    `networks.in_units` keeps the function: W' = W (s'/s), c' = c + W (μ' − μ)/s. With r = s/s' and d = (μ − μ')/s' the
     gradients become
 
         ∇_W' = r ∇_W + d ∇_c    and    ∇_c' = ∇_c,

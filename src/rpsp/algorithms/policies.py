@@ -13,14 +13,12 @@ from collections.abc import Sequence
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from rpsp.data import trees
+from rpsp.algorithms.networks import BODIES, Body, Network
 from rpsp.data.arrays import Numbers
 from rpsp.data.scaling import Scaling
-from rpsp.errors import UsageError
-from rpsp.filters.base import AbstractFilter, Concatenated, constant
+from rpsp.filters.base import AbstractFilter
 
 
 class AbstractDistribution(eqx.Module):
@@ -177,116 +175,6 @@ def entropy(dist: AbstractDistribution) -> Float[Array, ""]:
     return dist.entropy()
 
 
-class Network(eqx.Module):
-    """Fully connected ReLU network with standardised inputs.
-
-    The inputs are z = (Pᵀ q − mean) / scale, where P is the `view` of the filter, or z = (q − mean) / scale without one. The
-    weights of the output layer are zero at first, so that the output is the same for all inputs.
-
-    Args:
-        inputs: number of coordinates of z.
-        outputs: number of outputs.
-        hidden: sizes of the hidden layers.
-        scaling: mean and scale of the inputs. None: 0 and 1.
-        view: P. None: all of q.
-        key: random key of the weights.
-    """
-
-    layers: tuple[eqx.nn.Linear, ...]
-    mean: Float[Array, " x"] = constant()
-    scale: Float[Array, " x"] = constant()
-    view: Float[Array, "q x"] | None = constant()
-    """P."""
-
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        *,
-        hidden: Sequence[int],
-        scaling: Scaling | None,
-        view: Float[Numbers, "q x"] | None = None,
-        key: PRNGKeyArray,
-    ):
-        sizes = [inputs, *hidden, outputs]
-        if min(sizes) < 1:
-            raise UsageError(f"hidden={list(hidden)}: a layer between {inputs} inputs and {outputs} outputs is empty.")
-        keys = jax.random.split(key, len(sizes) - 1)
-        *inner, last = (eqx.nn.Linear(m, n, key=k) for m, n, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
-        self.layers = (*inner, trees.map(lambda x: jnp.zeros_like(x), last))
-        self.mean = jnp.zeros(inputs) if scaling is None else jnp.asarray(scaling.mean, jnp.float32)
-        self.scale = jnp.ones(inputs) if scaling is None else jnp.asarray(scaling.scale, jnp.float32)
-        self.view = None if view is None else jnp.asarray(view, jnp.float32)
-
-    def __call__(self, q: Float[Array, " q"]) -> Float[Array, " out"]:
-        """Return the output of the network for a state."""
-        x = ((q if self.view is None else q @ self.view) - self.mean) / self.scale
-        for layer in self.layers[:-1]:
-            x = jax.nn.relu(self.normalised(layer(x)))
-        return self.layers[-1](x)
-
-    def normalised(self, x: Float[Array, " units"]) -> Float[Array, " units"]:
-        """Hook for normalising pre-activations; identity here."""
-        return x
-
-
-class NormedNetwork(Network):
-    """A `Network` with layer normalisation (Ba et al. 2016): pre-activations are standardised for each input.
-
-    Its output is bounded, however far an input is from the training data.
-    """
-
-    def normalised(self, x: Float[Array, " units"]) -> Float[Array, " units"]:
-        """Standardise pre-activations."""
-        return jax.nn.standardize(x)
-
-
-def with_first_layer(network: Network, W: np.ndarray, bias: np.ndarray, scaling: Scaling) -> Network:
-    """Replace the first layer of a network, and the scaling of its input."""
-    replacements = [W, bias, scaling.mean, scaling.scale]
-    return trees.replace(
-        lambda n: [n.layers[0].weight, n.layers[0].bias, n.mean, n.scale],
-        network,
-        [jnp.asarray(x, jnp.float32) for x in replacements],
-    )
-
-
-def in_units(network: Network, scaling: Scaling) -> Network:
-    """Change the scaling of a network's input without changing the function of q.
-
-        W z + c = W (s'/s) z' + W (μ' − μ)/s + c
-
-    where z = (q − μ)/s is the old input, z' = (q − μ')/s' the new one, and W and c are the first layer.
-    """
-    first = network.layers[0]
-    W, bias, mean, scale = (np.asarray(x, np.float64) for x in (first.weight, first.bias, network.mean, network.scale))
-    return with_first_layer(network, W * (scaling.scale / scale), bias + W @ ((scaling.mean - mean) / scale), scaling)
-
-
-def input_scaling(filter: AbstractFilter, states: Float[np.ndarray, "n q"], least: float = 1.0) -> Scaling:
-    """Fit the scaling of a policy's input: zero mean, and one scale per filter, its largest standard deviation.
-
-    The last coordinates of a predictive state have a hundredth of the spread of the first ones on exploration data. With a
-    scale of their own they would amplify noise, and leave that range as soon as the policy learns.
-
-    Args:
-        filter: the filter. The filters of a `Concatenated` are scaled separately. If it has a `view`, the coordinates are
-            those of the view.
-        states: states of the filter.
-        least: smallest scale of a coordinate as a fraction of the largest one. With the default 1 all are equal; with less,
-            each coordinate is scaled by its own standard deviation, but by no less than this.
-    """
-    if isinstance(filter, Concatenated):
-        n = filter.first.size
-        parts = input_scaling(filter.first, states[:, :n], least), input_scaling(filter.second, states[:, n:], least)
-        return Scaling(*(np.concatenate(both) for both in zip(*((p.mean, p.scale) for p in parts), strict=True)))
-    if filter.view is not None:
-        states = states @ np.asarray(filter.view, np.float64)
-    spread = states.std(axis=0)
-    largest = spread.max()  # a filter none of whose coordinates moves has units of 1
-    return Scaling(states.mean(axis=0), np.maximum(spread, least * largest) if largest > 1e-9 else np.ones_like(spread))
-
-
 class AbstractPolicy(eqx.Module):
     """A reactive policy: maps a state to a distribution over actions."""
 
@@ -302,6 +190,7 @@ class GaussianPolicy(AbstractPolicy):
         inputs: size of the state.
         actions: size of an action.
         hidden: sizes of the hidden layers.
+        body: kind of network, a key of `networks.BODIES`.
         log_std: initial value of `log_std`.
         scaling: scaling of the input, which is not trained. Default: none.
         key: random key of the initial weights.
@@ -319,9 +208,10 @@ class GaussianPolicy(AbstractPolicy):
         log_std: float = 0.0,
         scaling: Scaling | None = None,
         view: Float[Numbers, "q x"] | None = None,
+        body: Body = "plain",
         key: PRNGKeyArray,
     ):
-        self.network = Network(inputs, actions, hidden=hidden, scaling=scaling, view=view, key=key)
+        self.network = BODIES[body](inputs, actions, hidden=hidden, scaling=scaling, view=view, key=key)
         self.log_std = jnp.full(actions, log_std, jnp.float32)
 
     def __call__(self, q: Float[Array, " q"]) -> Gaussian:
@@ -336,6 +226,7 @@ class SquashedPolicy(AbstractPolicy):
         inputs: size of the state.
         actions: size of an action.
         hidden: sizes of the hidden layers.
+        body: kind of network, a key of `networks.BODIES`.
         scaling: scaling of the input, which is not trained. Default: none.
         key: random key of the initial weights.
     """
@@ -350,9 +241,10 @@ class SquashedPolicy(AbstractPolicy):
         hidden: Sequence[int] = (16,),
         scaling: Scaling | None = None,
         view: Float[Numbers, "q x"] | None = None,
+        body: Body = "plain",
         key: PRNGKeyArray,
     ):
-        self.network = Network(inputs, 2 * actions, hidden=hidden, scaling=scaling, view=view, key=key)
+        self.network = BODIES[body](inputs, 2 * actions, hidden=hidden, scaling=scaling, view=view, key=key)
 
     @property
     def actions(self) -> int:
@@ -372,6 +264,7 @@ class CategoricalPolicy(AbstractPolicy):
         inputs: size of the state.
         actions: number of actions.
         hidden: sizes of the hidden layers.
+        body: kind of network, a key of `networks.BODIES`.
         scaling: scaling of the input, which is not trained. Default: none.
         key: random key of the initial weights.
     """
@@ -386,9 +279,10 @@ class CategoricalPolicy(AbstractPolicy):
         hidden: Sequence[int] = (16,),
         scaling: Scaling | None = None,
         view: Float[Numbers, "q x"] | None = None,
+        body: Body = "plain",
         key: PRNGKeyArray,
     ):
-        self.network = Network(inputs, actions, hidden=hidden, scaling=scaling, view=view, key=key)
+        self.network = BODIES[body](inputs, actions, hidden=hidden, scaling=scaling, view=view, key=key)
 
     def __call__(self, q: Float[Array, " q"]) -> Categorical:
         """Return the distribution with the logits of a state."""

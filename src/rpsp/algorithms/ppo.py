@@ -33,6 +33,7 @@ from rpsp.algorithms.base import (
     check_positive,
     policy_only,
 )
+from rpsp.algorithms.networks import Network, in_units
 from rpsp.algorithms.objectives import (
     advantages,
     clipped_surrogate,
@@ -44,7 +45,7 @@ from rpsp.algorithms.objectives import (
     mean_kl,
     rewards_to_go,
 )
-from rpsp.algorithms.policies import AbstractDistribution, AbstractPolicy, Agent, Network, entropy, in_units, log_prob
+from rpsp.algorithms.policies import AbstractDistribution, AbstractPolicy, Agent, entropy, log_prob
 from rpsp.data import trees
 from rpsp.data.arrays import Scalar
 from rpsp.data.batches import Batch, Steps, masked_mean
@@ -192,11 +193,12 @@ class Ppo(AbstractAlgorithm):
         # The critic sees what the policy sees, in the same scaling.
         network = getattr(agent.policy, "network", None)
         if isinstance(network, Network):
-            scaling, view = Scaling(np.asarray(network.mean), np.asarray(network.scale)), network.view
+            kind, view = type(network), network.view
+            scaling = Scaling(np.asarray(network.mean), np.asarray(network.scale))
         else:
-            scaling, view = None, None
+            kind, scaling, view = Network, None, None
         inputs = agent.filter.size if view is None else view.shape[1]
-        critic = Network(inputs, 1, hidden=self.hidden, scaling=scaling, view=view, key=key)
+        critic = kind(inputs, 1, hidden=self.hidden, scaling=scaling, view=view, key=key)
         theta, _ = trees.flatten((trees.only(agent.policy, which.policy), trees.only(critic, trainable(critic))))
         zero = jnp.zeros((), jnp.float32)
         return PpoMemory(critic, self._adam().init(theta), Moments(zero, zero, zero), jnp.zeros((), jnp.int32))

@@ -36,16 +36,9 @@ from rpsp.algorithms.base import (
     check_positive,
     policy_only,
 )
+from rpsp.algorithms.networks import Network, NormedNetwork, in_units
 from rpsp.algorithms.objectives import distributions, mean_kl
-from rpsp.algorithms.policies import (
-    AbstractPolicy,
-    Agent,
-    Network,
-    NormedNetwork,
-    SquashedGaussian,
-    SquashedPolicy,
-    in_units,
-)
+from rpsp.algorithms.policies import AbstractPolicy, Agent, SquashedGaussian, SquashedPolicy
 from rpsp.data import trees
 from rpsp.data.batches import Batch
 from rpsp.data.replay import Stored, drawn, empty, store
@@ -163,7 +156,8 @@ class Sac(AbstractAlgorithm):
     recompute: bool = False
     """Whether stored states are computed again after a refit of the filter."""
     normed: bool = False
-    """Whether the critics have layer normalisation, which bounds their values at states far from all others."""
+    """Whether plain critics have layer normalisation, which bounds their values at states far from all others. A residual
+    body always has it."""
 
     def __check_init__(self) -> None:
         check_positive(self, "learning_rate", "minibatch", "ratio", "capacity")
@@ -195,7 +189,9 @@ class Sac(AbstractAlgorithm):
             "scaling": scaling,
             "view": None if view is None else block_diag(view, np.eye(actions)),  # as the policy, and all of the action
         }
-        kind = cast(type[Network], NormedNetwork) if self.normed else Network
+        kind: type[Network] = type(policy.network)
+        if self.normed and kind is Network:
+            kind = cast(type[Network], NormedNetwork)
         both = [kind(len(scaling.mean), 1, **shape, key=own) for own in jax.random.split(key)]
         critics = trees.stack(both)
         temperature = jnp.zeros((), jnp.float32)

@@ -70,6 +70,27 @@ def tabular(w, q, a, o):
     return np.where(total > 1e-12, joint / np.maximum(total, 1e-12), 1 / len(joint)).reshape(-1)
 
 
+def plain(layers, x):
+    """Fully connected ReLU network."""
+    for i, layer in enumerate(layers):
+        x = layer.W @ (np.maximum(x, 0) if i else x) + layer.b
+    return x
+
+
+def residual_network(layers, x):
+    """Residual blocks with layer normalisation."""
+    first, *inner, last = layers
+    x = first.W @ x + first.b
+    for a, b in zip(inner[::2], inner[1::2], strict=True):
+        x = x + b.W @ np.maximum(a.W @ standardised(x) + a.b, 0) + b.b
+    return last.W @ standardised(x) + last.b
+
+
+def standardised(x):
+    """Return x with mean 0 and variance 1."""
+    return (x - x.mean()) / np.sqrt(x.var() + 1e-5)
+
+
 class Policy:
     """A trained policy: filters, and the network that maps their beliefs to actions."""
 
@@ -86,9 +107,8 @@ class Policy:
             raise ValueError(f"observation: {o.tolist()} is not of shape {u.mean.shape} or not finite.")
         o = np.eye(self.about["symbols"])[int(o - u.mean)] if self.about["symbols"] else (o - u.mean) / u.scale
         qs = [update(w, q, a, o) for (update, w), q in zip(self.beliefs, qs, strict=True)]
-        x = np.concatenate(qs)
-        for i, layer in enumerate(self.layers):
-            x = layer.W @ (np.maximum(x, 0) if i else x) + layer.b
+        network = residual_network if self.about.get("body") == "residual" else plain
+        x = network(self.layers, np.concatenate(qs))
         if self.about["kind"] == "categorical":
             action = np.argmax(x if rng is None else x + rng.gumbel(size=len(x)))
             return action + self.about["first_action"], (qs, np.eye(len(x))[action])

@@ -21,7 +21,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from rpsp.algorithms.policies import Agent, CategoricalPolicy, GaussianPolicy, Network, SquashedPolicy
+from rpsp.algorithms.networks import Network, ResidualNetwork
+from rpsp.algorithms.policies import Agent, CategoricalPolicy, GaussianPolicy, SquashedPolicy
 from rpsp.data.batches import Batch
 from rpsp.data.files import read_bytes, write_bytes
 from rpsp.data.scaling import OneHot, Scaling
@@ -58,6 +59,7 @@ PARTS: tuple[type, ...] = (
     GaussianPolicy,
     Network,
     OneHot,
+    ResidualNetwork,
     Scaling,
     SquashedPolicy,
 )

@@ -6,6 +6,7 @@ titles in the same order.
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from rpsp.training.state import Record
 
 LEAST = 8
 """Number of iterations from which trends are judged."""
+LEAST_CONSTANT = 4
+"""Number of iterations from which a return that is the same in all of them counts as no progress."""
 FAILED_SHARE = 0.05
 """Share of failed episodes above which the environment is at fault."""
 BAD_BELIEF = 0.7
@@ -115,6 +118,11 @@ class Evidence:
         return len(later) > 1 and float(np.max(later) - later[0]) > least
 
     @property
+    def constant(self) -> bool:
+        """Whether the return is the same in every iteration, without being the solution."""
+        return len(self.returns) >= LEAST_CONSTANT and float(np.ptp(self.returns)) == 0 and not self.solved
+
+    @property
     def solved(self) -> bool:
         """Whether the return at the end reaches the known threshold."""
         return self.threshold is not None and self.last >= self.threshold
@@ -189,12 +197,12 @@ def _not_finite(run: Evidence) -> Problem | None:
 
 
 def _too_early(run: Evidence) -> Problem | None:
-    if len(run.records) >= LEAST:
+    if len(run.records) >= LEAST or run.constant:
         return None
     return (
         f"{len(run.records)} iterations are too few to judge a trend.",
         "continue the run.",
-        shlex.join(["rpsp", "resume", str(run.directory), "--iterations", str(5 * LEAST)]),
+        shlex.join(["rpsp", "resume", str(run.directory), "--iterations", str(2 * LEAST)]),
     )
 
 
@@ -233,11 +241,10 @@ def _too_certain(run: Evidence) -> Problem | None:
 
 
 def _never_moved(run: Evidence) -> Problem | None:
-    if run.rose() or run.solved:
+    if not run.constant and (len(run.records) < LEAST or run.rose() or run.solved):
         return None
-    same = float(np.ptp(run.returns)) == 0
-    what = f"is {number(float(run.last))} in every iteration" if same else "has not risen since the beginning"
-    where = "its actions never reach a reward" if same else "the gradient is smaller than its noise"
+    what = f"is {number(float(run.last))} in every iteration" if run.constant else "has not risen since the beginning"
+    where = "its actions never reach a reward" if run.constant else "the gradient is smaller than its noise"
     return f"the return {what}: {where}.", *_other_exploration(run)
 
 
@@ -251,7 +258,7 @@ def _other_exploration(run: Evidence) -> tuple[str, str]:
         )
     continuous = np.isfinite(run.column("log_std")).any()
     if continuous:
-        return "try SAC, which explores longer; if it fails too, train with `--observe all`.", run.train(
+        return "use SAC, which explores longer; if it fails too, train with `--observe all`.", run.train(
             method="rpsi-sac"
         )
     if run.config.method == "rpsi-ppo":
@@ -259,7 +266,7 @@ def _other_exploration(run: Evidence) -> tuple[str, str]:
             "train on the full observation. If that does not learn either, the task is at fault (reward, horizon).",
             run.train(observe="all"),
         )
-    return "try PPO; if it fails too, train with `--observe all`.", run.train(method="rpsi-ppo")
+    return "use PPO; if it fails too, train with `--observe all`.", run.train(method="rpsi-ppo")
 
 
 def _disturbed(run: Evidence) -> Problem | None:
@@ -331,11 +338,11 @@ def _still_rising(run: Evidence) -> Problem | None:
     rising = run.rose(3 * len(run.averages) // 4) and run.last >= float(np.max(run.averages)) - run.noise
     if run.solved or not rising:
         return None
-    done = int(run.records[-1]["total_samples"])
+    more = math.ceil(float(f"{2 * run.records[-1]['total_samples']:.2g}"))
     return (
         "the return is still rising.",
         "nothing is wrong; continue the run.",
-        shlex.join(["rpsp", "resume", str(run.directory), "--steps", str(2 * done)]),
+        shlex.join(["rpsp", "resume", str(run.directory), "--steps", str(more)]),
     )
 
 
@@ -355,7 +362,7 @@ RULES: tuple[Rule, ...] = (
     Rule("Too early to tell", _too_early, trend=False, at_end=False),
     Rule("Bad predictions", _belief),
     Rule("Certain too early", _too_certain),
-    Rule("No progress", _never_moved),
+    Rule("No progress", _never_moved, trend=False),
     Rule("Filter updates too large", _disturbed),
     Rule("Noisy gradients", _baseline),
     Rule("Rejected steps", _rejected),

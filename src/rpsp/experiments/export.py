@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rpsp.algorithms.policies import AbstractPolicy, CategoricalPolicy, GaussianPolicy, Network, SquashedPolicy
+from rpsp.algorithms.networks import BODIES, Network
+from rpsp.algorithms.policies import AbstractPolicy, CategoricalPolicy, GaussianPolicy, SquashedPolicy
 from rpsp.data.files import write_bytes
 from rpsp.data.scaling import OneHot
 from rpsp.errors import DivergedError, RpspError, UsageError
@@ -99,6 +100,7 @@ def policy_bytes(agent: TrainedAgent) -> bytes:
         "format": "rpsp policy 1",
         "beliefs": [kind for kind, _ in beliefs],
         "layers": len(network.layers),
+        "body": _body(network),
         "symbols": agent.scaling.size if isinstance(agent.scaling, OneHot) else None,
         **_kind(agent),
     }
@@ -130,6 +132,17 @@ def _network(policy: AbstractPolicy) -> Network:
             "that act.py supports; use rpsp.load(...).predict instead."
         )
     return policy.network  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _body(network: Network) -> str:
+    """Return the name of the function of the network in act.py."""
+    for name, kind in BODIES.items():
+        if type(network) is kind:
+            return name
+    raise UsageError(
+        f"export: {type(network).__name__} is none of the networks that act.py supports, {', '.join(BODIES)}; use "
+        "rpsp.load(...).predict instead."
+    )
 
 
 def _layers(network: Network) -> list[Arrays]:

@@ -94,6 +94,23 @@ BELIEFS: dict[str, Callable[..., str]] = {"window": _window, "gru": _gru, "infer
 """For each kind of filter, the function that adds its update to the graph."""
 
 
+def _plain(g: Graph, layers: Any, x: str) -> str:
+    for i, layer in enumerate(layers):
+        x = g.affine(layer.W, g("Relu", x) if i else x, layer.b)
+    return x
+
+
+def _residual_network(g: Graph, layers: Any, x: str) -> str:
+    def standardised(x: str) -> str:
+        return g("LayerNormalization", x, np.ones(len(first.b)), axis=-1, epsilon=1e-5)
+
+    first, *inner, last = layers
+    x = g.affine(first.W, x, first.b)
+    for a, b in zip(inner[::2], inner[1::2], strict=True):
+        x = g("Add", x, g.affine(b.W, g("Relu", g.affine(a.W, standardised(x), a.b)), b.b))
+    return g.affine(last.W, standardised(x), last.b)
+
+
 def graph_bytes(policy: Policy) -> bytes:
     """Return the content of policy.onnx. Requires the package onnx.
 
@@ -121,9 +138,8 @@ def graph_bytes(policy: Policy) -> bytes:
     qs = [
         BELIEFS[kind](g, w, q, a, o, size) for kind, (_, w), q in zip(about["beliefs"], policy.beliefs, qs, strict=True)
     ]
-    x = g("Concat", *qs, axis=0)
-    for i, layer in enumerate(policy.layers):
-        x = g.affine(layer.W, g("Relu", x) if i else x, layer.b)
+    network = _residual_network if about.get("body") == "residual" else _plain
+    x = network(g, policy.layers, g("Concat", *qs, axis=0))
     if about["kind"] == "categorical":
         chosen = g("ArgMax", x, axis=0, keepdims=0)
         g("Add", chosen, np.array(about["first_action"]), outputs=["action"])

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from rpsp.algorithms.policies import Agent
 from rpsp.data.arrays import Numbers
 from rpsp.data.scaling import OneHot, Scaling
-from rpsp.filters.base import step
+from rpsp.filters.base import AbstractFilter, step
 from rpsp.training.actions import ActionRange, ActionSymbols
 
 BLOCK = 256  # steps of an episode whose noise is drawn at a time
@@ -87,6 +87,38 @@ def _compile_lockstep(
         return found[:, : q.shape[1]], found[:, q.shape[1] :]
 
     return lockstep
+
+
+Tracking = Callable[[Numbers, Numbers, Numbers, Numbers], np.ndarray]
+"""Of all rows: states, what was executed and is seen, and who starts, to the states after it."""
+
+
+def tracking(filter: AbstractFilter) -> Tracking:
+    """Return the compiled step of a filter alone, for all rows of a vector environment.
+
+    Args:
+        filter: the filter.
+    """
+    leaves, structure = jax.tree.flatten(filter)
+    is_array = [isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves]
+    cpu = jax.devices("cpu")[0]  # as in `lockstep`
+    arrays = jax.device_put([leaf for leaf, array in zip(leaves, is_array, strict=True) if array], cpu)
+    others = tuple(None if array else leaf for leaf, array in zip(leaves, is_array, strict=True))
+    return partial(_compile_tracking(structure, others), arrays)
+
+
+@lru_cache(maxsize=32)
+def _compile_tracking(structure: Any, others: tuple) -> Callable[..., np.ndarray]:
+    """Compile q_t = f(q_{t-1}, a_{t-1}, o_{t-1}) for all rows; parameters are arguments."""
+
+    @jax.jit
+    def compiled(arrays, q, executed, seen, starts):
+        remaining = iter(arrays)
+        leaves = [next(remaining) if other is None else other for other in others]
+        filter: AbstractFilter = jax.tree.unflatten(structure, leaves)
+        return jax.vmap(partial(step, filter))(q, executed, seen, starts)
+
+    return lambda *given: np.asarray(compiled(*given))
 
 
 class _Noise:

@@ -10,6 +10,7 @@ from gymnasium.spaces import Box, Discrete, Space
 from gymnasium.vector import VectorEnv
 from jaxtyping import Float, Float32
 
+from rpsp.data.scaling import symbols
 from rpsp.errors import UsageError
 
 
@@ -39,6 +40,10 @@ class ActionRange:
         """Convert executed actions to the environment's own units."""
         return (executed if self._plain else executed * self.half + self.middle).astype(self.dtype)
 
+    def encode(self, actions: np.ndarray) -> Float[np.ndarray, "row act"]:
+        """Return what the environment executes of actions in its own units, in these units."""
+        return self.clip(actions if self._plain else (actions - self.middle) / self.half)
+
     @cached_property
     def _plain(self) -> bool:
         """Whether these are the environment's own units."""
@@ -67,6 +72,10 @@ class ActionSymbols:
     def decode(self, executed: Float[np.ndarray, "row act"]) -> np.ndarray:
         """Convert one-hot vectors to the numbers of the actions in the environment."""
         return self.start + executed.argmax(axis=1)
+
+    def encode(self, actions: np.ndarray) -> Float[np.ndarray, "row act"]:
+        """Return the one-hot vectors of actions of the environment."""
+        return np.eye(self.size, dtype=np.float32)[symbols(actions - self.start, self.size, "actions")]
 
     def noise(self, rng: np.random.Generator, steps: int) -> Float[np.ndarray, "steps act"]:
         """Draw what a categorical policy needs for this number of actions: standard Gumbel numbers."""

@@ -21,16 +21,8 @@ from jaxtyping import Float, PRNGKeyArray
 
 from rpsp.algorithms.alternating import forgetting_states
 from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics
-from rpsp.algorithms.policies import (
-    AbstractPolicy,
-    Agent,
-    CategoricalPolicy,
-    GaussianPolicy,
-    Network,
-    SquashedPolicy,
-    in_units,
-    input_scaling,
-)
+from rpsp.algorithms.networks import Network, in_units, input_scaling
+from rpsp.algorithms.policies import AbstractPolicy, Agent, CategoricalPolicy, GaussianPolicy, SquashedPolicy
 from rpsp.data.arrays import Numbers
 from rpsp.data.batches import Batch, pack, padded
 from rpsp.data.episodes import Episode, split
@@ -252,7 +244,13 @@ def _policy(
     key: PRNGKeyArray,
 ) -> AbstractPolicy:
     units = action_units(envs)
-    given: dict[str, Any] = {"hidden": settings.hidden, "scaling": scaling, "view": view, "key": key}
+    given: dict[str, Any] = {
+        "hidden": settings.hidden,
+        "body": settings.body,
+        "scaling": scaling,
+        "view": view,
+        "key": key,
+    }
     sizes = len(scaling.mean), units.size
     if isinstance(units, ActionSymbols):
         return CategoricalPolicy(*sizes, **given)

@@ -17,7 +17,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from rpsp.algorithms.policies import Agent, Network, input_scaling, with_first_layer
+from rpsp.algorithms.networks import Network, input_scaling, with_first_layer
+from rpsp.algorithms.policies import Agent
 from rpsp.data import trees
 from rpsp.data.batches import Batch, pack, padded, unpack
 from rpsp.data.episodes import split

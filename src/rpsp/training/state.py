@@ -10,6 +10,7 @@ import jax
 from jaxtyping import PRNGKeyArray
 
 from rpsp.algorithms.base import AbstractAlgorithm
+from rpsp.algorithms.networks import Body
 from rpsp.algorithms.policies import Agent
 from rpsp.data.batches import Batch
 from rpsp.data.scaling import OneHot, Scaling
@@ -47,6 +48,9 @@ class LoopSettings:
 
     hidden: tuple[int, ...] = (16,)
     """Sizes of the hidden layers of the policy, and of the critics of PPO and SAC."""
+    body: Body = "plain"
+    """Kind of network of the policy, and of the critics of PPO and SAC. plain: fully connected. residual: residual blocks
+    with layer normalisation; --hidden gives their width once for each block. Not in the paper."""
     log_std: float = 0.0
     """Initial logarithm of the policy's standard deviation (continuous actions)."""
     plus_obs: int = 0

@@ -1,0 +1,61 @@
+"""Write docs/defaults.md from benchmarks/results/defaults.json: one table of scores, one of returns."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.defaults.suite import suite
+from rpsp.experiments.results_page.markdown import table
+
+PAGE = Path(__file__).parents[2] / "docs" / "defaults.md"
+HEAD = """# What the default learns
+
+The suite of `benchmarks/defaults` holds what people try first. A score is 0 for random actions and 1 for the best return
+known with the full state ([sources](https://github.com/DLR-RM/rl-baselines3-zoo/blob/master/benchmark.md), or a controller
+that knows the equations). It is that of the most probable actions, 20 episodes after the run. Everything here is drawn from
+`benchmarks/results/defaults.json`; `python -m benchmarks.defaults --help` runs it again. Seeds from 100 are for choices,
+seeds below 100 for claims.
+"""
+
+
+def write_page(rows: list[dict[str, Any]]) -> None:
+    PAGE.write_text("\n".join([HEAD, *sections(rows)]) + "\n", encoding="utf-8")
+
+
+def sections(rows: list[dict[str, Any]]) -> list[str]:
+    """Return a section for every budget, version and kind of seeds."""
+    kinds: dict[tuple[int, str, bool], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        kinds[row["budget"], row["version"], row["seed"] >= 100].append(row)
+    return [_section(*kind, kinds[kind]) for kind in sorted(kinds)]
+
+
+def _section(budget: int, version: str, tuning: bool, rows: list[dict[str, Any]]) -> str:
+    known, _ = suite()
+    names = sorted({row["candidate"] for row in rows})
+    tasks = [name for name in known if any(row["task"] == name for row in rows)]
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        found[row["task"], row["candidate"]].append(row["evaluation"])
+    lines = [[task, *(_cell(known[task].score, found[task, name]) for name in names)] for task in tasks]
+    means = ["mean score", *(_mean(known, tasks, name, found) for name in names)]
+    seen = "velocities hidden" if version == "hidden" else "the full state"
+    seeds = "tuning seeds" if tuning else "seeds of claims"
+    title = f"## {budget:,} steps, {seen}, {seeds}\n"
+    return "\n".join([title, table(["task: return (score), runs", *names], [*lines, means]), ""])
+
+
+def _cell(score: Any, values: list[float]) -> str:
+    if not values:
+        return "–"
+    mean = float(np.mean(values))
+    return f"{mean:,.4g} ({score(mean):.2f}), {len(values)}"
+
+
+def _mean(known: Any, tasks: list[str], name: str, found: dict[tuple[str, str], list[float]]) -> str:
+    scores = [known[task].score(float(np.mean(found[task, name]))) for task in tasks if found[task, name]]
+    return f"{np.mean(scores):.2f} on {len(scores)} of {len(tasks)}"
