@@ -176,7 +176,8 @@ def _parquet(path: Path) -> dict[str, list[Any]]:
     data = read_bytes(path)
     try:
         table: Any = pyarrow.parquet.read_table(io.BytesIO(data))  # pyright: ignore[reportUnknownMemberType]
-        return {str(name): table[name].to_pylist() for name in table.column_names}
+        names: list[str] = table.column_names
+        return {name: table[name].to_pylist() for name in names}
     except (OSError, ValueError, KeyError, NotImplementedError, MemoryError) as error:
         raise FileFormatError(f"{path}: is not a Parquet file, or is damaged ({error}).") from error
 
