@@ -249,7 +249,7 @@ def test_acts_as_the_agent(name, alone):
 
 def test_needs_numpy_alone(alone):
     assert not {"jax", "jaxlib", "equinox", "rpsp", "scipy", "gymnasium"} & set(alone[1]["modules"])
-    assert len(SCRIPT.read_text(encoding="utf-8").splitlines()) < 130
+    assert len(SCRIPT.read_text(encoding="utf-8").splitlines()) < 140
 
 
 @pytest.mark.parametrize("name", ["gru", "inference", "kernel-bayes", "residual"])

@@ -13,12 +13,13 @@ from collections.abc import Sequence
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from rpsp.algorithms.networks import BODIES, Body, Network
 from rpsp.data.arrays import Numbers
 from rpsp.data.scaling import Scaling
-from rpsp.filters.base import AbstractFilter
+from rpsp.filters.base import AbstractFilter, constant
 
 
 class AbstractDistribution(eqx.Module):
@@ -157,6 +158,83 @@ class Categorical(AbstractDistribution):
         return jax.nn.one_hot(symbol, self.logits.shape[0], dtype=self.logits.dtype)
 
 
+class Categoricals(AbstractDistribution):
+    """Product of independent categorical distributions, for actions of several one-hot vectors, one after the other."""
+
+    logits: Float[Array, " act"]
+    sizes: tuple[int, ...] = eqx.field(static=True)
+    """Number of values of each symbol."""
+
+    def sample(self, noise: Float[Array, " act"]) -> Float[Array, " act"]:
+        """Return the one-hot vector of argmax_i (logits_i + g_i) of each symbol, with g_i ~ Gumbel(0, 1)."""
+        return self._one_hots(self._table(self.logits + noise))
+
+    def mode(self) -> Float[Array, " act"]:
+        """Return the one-hot vector of argmax_i logits_i of each symbol."""
+        return self._one_hots(self._table(self.logits))
+
+    def log_prob(self, action: Float[Array, " act"]) -> Float[Array, ""]:
+        """Return log P(a) = Σ_i a_i log p_i over all symbols."""
+        return jnp.sum(action * self._log_p())
+
+    def kl(self, other: AbstractDistribution) -> Float[Array, ""]:
+        """Return KL(p ‖ p') = Σ_i p_i (log p_i − log p'_i) over all symbols."""
+        assert isinstance(other, Categoricals)
+        ours = self._log_p()
+        return jnp.sum(jnp.exp(ours) * (ours - other._log_p()))
+
+    def entropy(self) -> Float[Array, ""]:
+        """Return −Σ_i p_i log p_i over all symbols."""
+        log_p = self._log_p()
+        return -jnp.sum(jnp.exp(log_p) * log_p)
+
+    def _log_p(self) -> Float[Array, " act"]:
+        return jax.nn.log_softmax(self._table(self.logits), axis=1)[self._places()]
+
+    def _places(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return row and column of each entry in a table with one row per symbol."""
+        rows = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        return rows, np.concatenate([np.arange(size) for size in self.sizes])
+
+    def _table(self, entries: Float[Array, " act"]) -> Float[Array, "symbol value"]:
+        """Return entries with one row per symbol; places beyond its values are −∞."""
+        return jnp.full((len(self.sizes), max(self.sizes)), -jnp.inf).at[self._places()].set(entries)
+
+    def _one_hots(self, table: Float[Array, "symbol value"]) -> Float[Array, " act"]:
+        chosen = jax.nn.one_hot(jnp.argmax(table, axis=1), table.shape[1], dtype=self.logits.dtype)
+        return chosen[self._places()]
+
+
+class NumbersAndSymbols(AbstractDistribution):
+    """Product of a normal distribution of numbers and categorical distributions of symbols, in this order."""
+
+    numbers: Gaussian
+    symbols: Categoricals
+
+    def sample(self, noise: Float[Array, " act"]) -> Float[Array, " act"]:
+        """Draw both, with normal noise for the numbers and Gumbel noise for the symbols."""
+        n = self.numbers.mean.shape[0]
+        return jnp.concatenate([self.numbers.sample(noise[:n]), self.symbols.sample(noise[n:])])
+
+    def mode(self) -> Float[Array, " act"]:
+        """Return both modes."""
+        return jnp.concatenate([self.numbers.mode(), self.symbols.mode()])
+
+    def log_prob(self, action: Float[Array, " act"]) -> Float[Array, ""]:
+        """Return the sum of both log-probabilities."""
+        n = self.numbers.mean.shape[0]
+        return self.numbers.log_prob(action[:n]) + self.symbols.log_prob(action[n:])
+
+    def kl(self, other: AbstractDistribution) -> Float[Array, ""]:
+        """Return the sum of both KL divergences: the parts are independent."""
+        assert isinstance(other, NumbersAndSymbols)
+        return self.numbers.kl(other.numbers) + self.symbols.kl(other.symbols)
+
+    def entropy(self) -> Float[Array, ""]:
+        """Return the sum of both entropies."""
+        return self.numbers.entropy() + self.symbols.entropy()
+
+
 # The methods of distributions as functions, for `vmap` over many.
 
 
@@ -257,6 +335,10 @@ class SquashedPolicy(AbstractPolicy):
         return SquashedGaussian(mean, jnp.clip(log_std, -5.0, 2.0))
 
 
+FORBIDDEN = -1e9
+"""Logit of a forbidden value: its probability is 0 in float32, and no number is infinite."""
+
+
 class CategoricalPolicy(AbstractPolicy):
     """π(a | q) = softmax(logits(q)), for discrete actions as one-hot vectors.
 
@@ -266,10 +348,13 @@ class CategoricalPolicy(AbstractPolicy):
         hidden: sizes of the hidden layers.
         body: kind of network, a key of `networks.BODIES`.
         scaling: scaling of the input, which is not trained. Default: none.
+        allowed_above: if given, the last entries of the state are an action mask, and an action is allowed if its entry
+            is greater than this. Default: all actions are allowed.
         key: random key of the initial weights.
     """
 
     network: Network
+    allowed_above: Float[Numbers, " act"] | None = constant()
 
     def __init__(
         self,
@@ -280,13 +365,77 @@ class CategoricalPolicy(AbstractPolicy):
         scaling: Scaling | None = None,
         view: Float[Numbers, "q x"] | None = None,
         body: Body = "plain",
+        allowed_above: Float[Numbers, " act"] | None = None,
         key: PRNGKeyArray,
     ):
         self.network = BODIES[body](inputs, actions, hidden=hidden, scaling=scaling, view=view, key=key)
+        self.allowed_above = _float32(allowed_above)
 
     def __call__(self, q: Float[Array, " q"]) -> Categorical:
         """Return the distribution with the logits of a state."""
-        return Categorical(self.network(q))
+        return Categorical(_masked(self.network(q), q, self.allowed_above))
+
+
+class ProductPolicy(AbstractPolicy):
+    """π(a | q) for actions of several symbols, and of numbers and symbols: independent distributions given the state.
+
+    Numbers have N(μ(q), diag(exp(log_std))²), as in `GaussianPolicy`, symbols have softmax(logits(q)).
+
+    Args:
+        inputs: size of the state.
+        numbers: number of numbers; may be 0.
+        symbols: number of values of each symbol.
+        hidden: sizes of the hidden layers.
+        body: kind of network, a key of `networks.BODIES`.
+        log_std: initial value of `log_std`.
+        scaling: scaling of the input, which is not trained. Default: none.
+        allowed_above: as in `CategoricalPolicy`, for the values of all symbols.
+        key: random key of the initial weights.
+    """
+
+    network: Network
+    log_std: Float[Array, " number"]
+    symbols: tuple[int, ...] = eqx.field(static=True)
+    allowed_above: Float[Numbers, " value"] | None = constant()
+
+    def __init__(
+        self,
+        inputs: int,
+        numbers: int,
+        symbols: tuple[int, ...],
+        *,
+        hidden: Sequence[int] = (16,),
+        log_std: float = 0.0,
+        scaling: Scaling | None = None,
+        view: Float[Numbers, "q x"] | None = None,
+        body: Body = "plain",
+        allowed_above: Float[Numbers, " value"] | None = None,
+        key: PRNGKeyArray,
+    ):
+        size = numbers + sum(symbols)
+        self.network = BODIES[body](inputs, size, hidden=hidden, scaling=scaling, view=view, key=key)
+        self.log_std = jnp.full(numbers, log_std, jnp.float32)
+        self.symbols = tuple(symbols)
+        self.allowed_above = _float32(allowed_above)
+
+    def __call__(self, q: Float[Array, " q"]) -> NumbersAndSymbols:
+        """Return the distribution of numbers and symbols in a state."""
+        outputs, n = self.network(q), self.log_std.shape[0]
+        logits = _masked(outputs[n:], q, self.allowed_above)
+        return NumbersAndSymbols(Gaussian(outputs[:n], self.log_std), Categoricals(logits, self.symbols))
+
+
+def _masked(
+    logits: Float[Array, " value"], q: Float[Array, " q"], allowed_above: Float[Numbers, " value"] | None
+) -> Float[Array, " value"]:
+    """Return logits in which forbidden values have no probability."""
+    if allowed_above is None:
+        return logits
+    return jnp.where(q[-logits.shape[0] :] > allowed_above, logits, FORBIDDEN)
+
+
+def _float32(given: Numbers | None) -> Array | None:
+    return None if given is None else jnp.asarray(given, jnp.float32)
 
 
 class Agent(eqx.Module):

@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from numpy.typing import NDArray
 
 from rpsp.envs.rows import Bools, Rows
+from rpsp.envs.structures import symbols_of
 from rpsp.errors import UsageError
 
 Array = NDArray[Any]
@@ -210,7 +211,7 @@ class Delay(Disturbance):
     """Delay actions. Until the first delayed one takes effect, the null action is executed.
 
     The null action is the middle of the action range, or 0 in unbounded coordinates. It is 0 once actions are scaled to
-    [-1, 1]. In a `Discrete` space it is the first action.
+    [-1, 1]. Symbols have their first value.
 
     Args:
         steps: number of steps.
@@ -265,7 +266,7 @@ class Limit(Disturbance):
 
     def accepted_space(self, space: gymnasium.Space) -> gymnasium.Space:
         """Return the smaller range. Raises `UsageError` if there is none."""
-        if not isinstance(space, Box) or not np.issubdtype(space.dtype, np.floating):
+        if not isinstance(space, Box) or symbols_of(space) or not np.issubdtype(space.dtype, np.floating):
             raise UsageError(
                 f"action_limit={self.limit:g} needs actions that are real numbers in a Box, this environment's are in "
                 f"{space}; leave it out"
@@ -342,8 +343,12 @@ def _require_box(space: gymnasium.Space, field: str) -> Box:
 def _null_action(space: gymnasium.Space) -> Array:
     if isinstance(space, Discrete):
         return np.asarray(space.start)
+    if isinstance(space, MultiDiscrete):
+        return np.zeros(space.shape, space.dtype)
     if not isinstance(space, Box):
         raise UsageError(f"act_latency needs actions in a Box or a Discrete space, this environment's are in {space}")
     bounded = np.isfinite(space.low) & np.isfinite(space.high)
     low, high = np.where(bounded, space.low, 0.0), np.where(bounded, space.high, 0.0)
-    return (low + high) / 2
+    null = (low + high) / 2
+    null[len(null) - len(symbols_of(space)) :] = 0.0  # the first value of each symbol
+    return null

@@ -16,6 +16,7 @@ from gymnasium.spaces import Discrete
 from gymnasium.utils import RecordConstructorArgs
 
 from rpsp.envs.mujoco_batch import diverged, simulation_of, unusable
+from rpsp.envs.structures import Observations, flattened
 from rpsp.envs.watchdog import Overdue, Patience
 from rpsp.errors import EnvironmentFailure, RpspError, UsageError
 
@@ -98,7 +99,14 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
         terminated, truncated = bool(terminated), bool(truncated)  # environments may return NumPy booleans
         failed = bool(unusable(np.atleast_1d(observation), float(reward)))
         if failed and not self.failure:
-            wrong = [(f"observation {i}", x) for i, x in enumerate(np.atleast_1d(observation)) if not np.isfinite(x)]
+            layout = getattr(self.env, "observations", None)
+            names = (
+                layout.names
+                if isinstance(layout, Observations)
+                else [f"observation {i}" for i in range(np.size(observation))]
+            )
+            readings = zip(names, np.atleast_1d(observation), strict=True)
+            wrong = [(name, x) for name, x in readings if not np.isfinite(x)]
             self.failure = "{} was {}".format(*[*wrong, ("the reward", reward)][0])
         if simulation := simulation_of(self.env):
             failed |= bool(diverged(simulation.warning.number, self._time, simulation.time))
@@ -130,7 +138,7 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
 
 def _guarded(factory: Callable[[], gymnasium.Env], patience: Patience) -> FailureGuard:
     with patience:
-        return FailureGuard(factory(), factory)
+        return FailureGuard(flattened(factory()), lambda: flattened(factory()))
 
 
 RAISED = Exception, SystemExit, Overdue

@@ -2,7 +2,7 @@
 
 `make` creates a `gymnasium.vector.VectorEnv` from a Gymnasium id or a factory. An observation passes, in this order,
 
-    environment → FailureGuard → ObserveOnly → ObservationNoise → ObservationLatency → ObservationDropout → agent
+    environment → Flattened → FailureGuard → ObserveOnly → ObservationNoise → ObservationLatency → ObservationDropout → agent
 
 This is the order in a robot: which sensors exist, their noise, the latency of their signal, and lost signals. An action
 passes `ActionLatency`, then `ActionLimit`. Each of these is also available as a Gymnasium wrapper of a single environment.
@@ -24,7 +24,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
@@ -32,8 +32,18 @@ from rpsp.envs.disturbances import Array, Delay, Disturbance, Dropout, Latency, 
 from rpsp.envs.guards import _short
 from rpsp.envs.mujoco_batch import MujocoBatch
 from rpsp.envs.mujoco_formulas import BATCHED_IDS
+from rpsp.envs.structures import symbols_of
 from rpsp.envs.tasks import _CLASSIC_POSITIONS, TASKS
-from rpsp.envs.vector import Autoreset, DisturbedBatch, SerialBatch, _autoreset_mode, _blaming, _Front
+from rpsp.envs.vector import (
+    Autoreset,
+    DisturbedBatch,
+    MaskedBatch,
+    SerialBatch,
+    _autoreset_mode,
+    _blaming,
+    _Front,
+    layouts,
+)
 from rpsp.envs.watchdog import Patience
 from rpsp.errors import FAILED_SHARE, EnvironmentFailure, UsageError
 
@@ -64,13 +74,14 @@ def make(
     id: str | Callable[[], gymnasium.Env],
     num_envs: int = 1,
     *,
-    observe: str | Sequence[int] | NDArray[np.integer[Any]] | None = None,
+    observe: str | Sequence[int | str] | NDArray[np.integer[Any]] | None = None,
     obs_noise: float | None = None,
     relative_noise: float = 0.0,
     obs_latency: int | None = None,
     act_latency: int = 0,
     dropout: float = 0.0,
     action_limit: float | None = None,
+    action_mask: str = "auto",
     noise: float | None = None,
     latency: int | None = None,
     max_episode_steps: int | None = None,
@@ -82,6 +93,9 @@ def make(
 ) -> VectorEnv:
     """Create a vector environment with partial observations and disturbances.
 
+    Structured observations and actions are flat: see `rpsp.envs.structures` for the layout. `step` also takes a batch of
+    the environment's own structure.
+
     `infos["failed"]` is True at rows whose episode ended because the simulation failed (see `FailureGuard`). As in
     Gymnasium, a finished row starts its next episode in the following step. With `AutoresetMode.DISABLED`, finished
     rows wait for `reset(seed=[...], options={"reset_mask": mask})`, which resets only the rows in the mask.
@@ -89,8 +103,9 @@ def make(
     Args:
         id: a Gymnasium id, also as `module:Env-v0`, or a function without arguments that creates an environment.
         num_envs: number of environments.
-        observe: which coordinates the agent observes: "all", "positions", or indices as a sequence or as in "0,1,2".
-            Default: "positions" for the paper's tasks, otherwise "all".
+        observe: which coordinates the agent observes: "all", "positions", or indices as a sequence or as in "0,1,2". Of
+            structured ones also names and patterns, as in "imu/*,wheels[0]". Default: "positions" for the paper's tasks,
+            otherwise "all".
         obs_noise: standard deviation of Gaussian noise on every observation. Default: 0.
         relative_noise: the same, relative to the standard deviation of each coordinate over 2000 random steps.
             Default: 0.
@@ -99,6 +114,9 @@ def make(
         dropout: probability that an observation is lost and the last one is repeated. Default: 0.
         action_limit: actions are clipped to ± this value, in the environment's own units, and the action space is the
             smaller range. Default: no limit.
+        action_mask: what to do with `info["action_mask"]`. "on": forbidden values of symbols are never chosen, and the mask
+            is the end of the observation. "off": it is ignored. Default: "auto", on if there is one and the observation is
+            not a single `Discrete` symbol.
         noise: alias of `obs_noise`.
         latency: alias of `obs_latency`.
         max_episode_steps: time limit of an episode. Default: the paper's limit for its tasks, otherwise the limit of
@@ -141,7 +159,6 @@ def make(
     envs: VectorEnv = (made := batch(num_envs))
     try:
         envs = limited(made)
-        _check_spaces(name, envs)
         visible = _visible(observe, made)
         if relative_noise:
             # With `_Front`, exceptions and time limits are handled here as in a rollout.
@@ -152,6 +169,8 @@ def make(
             disturbances.insert(0, Selection(visible))
         for disturbance in disturbances:
             envs = DisturbedBatch(envs, disturbance)
+        if _masked(action_mask, envs):
+            envs = MaskedBatch(envs)
     except Exception:
         envs.close()
         raise
@@ -269,42 +288,66 @@ def _find_spec(id: str) -> EnvSpec:
         raise UsageError(f"id={id!r} is not a registered environment; {remedy}") from error
 
 
-def _check_spaces(name: str, envs: VectorEnv) -> None:
-    remedies = {
-        "observation": "wrap it in gymnasium.wrappers.FlattenObservation where it is made or registered",
-        "action": "wrap it in gymnasium.wrappers.TransformAction where it is made or registered",
-    }
-    spaces = {"observation": envs.single_observation_space, "action": envs.single_action_space}
-    for kind, space in spaces.items():
-        if isinstance(space, Discrete) or (isinstance(space, Box) and len(space.shape) == 1 and space.shape[0] > 0):
-            continue
-        remedy = remedies[kind]
-        if kind == "observation" and len(space.shape or ()) > 1:
-            remedy = (
-                "compute a few numbers of such images or tables in a wrapper (gymnasium.wrappers.TransformObservation)"
+def _gives_masks(envs: VectorEnv) -> bool:
+    """Return whether the info of the first environment has an action mask after a reset."""
+    batch = envs.unwrapped
+    try:
+        return isinstance(batch, SerialBatch) and "action_mask" in batch.envs[0].reset()[1]
+    except (Exception, SystemExit):  # the caller's own reset raises it again, and the environment is named
+        return False
+
+
+def _masked(action_mask: str, envs: VectorEnv) -> bool:
+    """Return whether observations end with an action mask."""
+    if action_mask not in MASKS:
+        raise UsageError(f"action_mask={action_mask!r} is not understood; give {', '.join(MASKS)}")
+    if action_mask == "off" or isinstance(envs.unwrapped, MujocoBatch):
+        return False
+    if action_mask == "auto" and isinstance(envs.single_observation_space, Discrete):
+        return False
+    if not symbols_of(envs.single_action_space):
+        if action_mask == "on":
+            raise UsageError(
+                f"action_mask='on' needs actions that are symbols, this environment's are in {envs.single_action_space}; "
+                "leave it out"
             )
+        return False
+    if _gives_masks(envs):
+        return True
+    if action_mask == "on":
         raise UsageError(
-            f"the {kind}s of {name} are in {_short(space)}, not one or more numbers in a 1-D Box or a Discrete space; "
-            f"{remedy}"
+            "action_mask='on' needs info['action_mask'] of reset and step, and there is none; leave it out"
         )
+    return False
+
+
+MASKS = "auto", "on", "off"
+"""Values of `action_mask`."""
 
 
 def _visible(
-    observe: str | Sequence[int] | NDArray[np.integer[Any]] | None, envs: MujocoBatch | SerialBatch
+    observe: str | Sequence[int | str] | NDArray[np.integer[Any]] | None, envs: MujocoBatch | SerialBatch
 ) -> Sequence[int] | None:
     """Return the indices that `observe` selects; None for all."""
     id = "" if envs.spec is None else envs.spec.id.removeprefix("rpsp/")
     if observe is None:
         observe = "positions" if id in TASKS else "all"
     if not isinstance(observe, str):
-        return observed_indices(observe)
+        found = observed_indices(observe)
+        if not any(isinstance(one, str) for one in found):
+            return [int(one) for one in found]
+        observe = ",".join(map(str, found))
     if observe == "all":
         return None
     if observe != "positions":
+        if (layout := layouts(envs)[0]) is not None:
+            return layout.selected(observe)
         try:
             return [int(index) for index in observe.split(",")]
         except ValueError as error:
-            raise UsageError(f"observe={observe!r} is not understood; give all, positions, or as in 0,1,2") from error
+            raise UsageError(
+                f"observe={observe!r} is not understood; give all, positions, or as in 0,1,2 (observations have no names)"
+            ) from error
     if envs.observation_structure is not None:
         return range(envs.observation_structure["qpos"])  # positions come first
     if (family := id.rpartition("-v")[0]) in _CLASSIC_POSITIONS:
@@ -314,17 +357,17 @@ def _visible(
     )
 
 
-def observed_indices(observe: Any) -> list[int]:
-    """Convert a sequence of Python or NumPy integers to a list of indices.
+def observed_indices(observe: Any) -> list[int | str]:
+    """Convert a sequence of Python or NumPy integers, or of names, to a list of indices and names.
 
     Raises:
-        UsageError: if `observe` is not a sequence of integers.
+        UsageError: if `observe` is not a sequence of integers and strings.
     """
     try:
         indices = list(observe)
         if any(isinstance(index, bool) for index in indices):
             raise TypeError
-        return [operator.index(index) for index in indices]
+        return [index if isinstance(index, str) else operator.index(index) for index in indices]
     except TypeError:
         raise UsageError(
             f"observe={_short(observe)} is not understood; give all, positions, or indices, as in '0,1,2' or [0, 1, 2]"

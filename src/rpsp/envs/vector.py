@@ -9,12 +9,14 @@ from typing import Any, NoReturn
 
 import gymnasium
 import numpy as np
+from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
 from rpsp.envs.disturbances import Array, Disturbance, Latency, Selection
 from rpsp.envs.guards import RAISED, FailureGuard, _described, _guarded, _malformed
 from rpsp.envs.rows import Bools, Seeds, row_seeds, rows_to_reset
+from rpsp.envs.structures import Actions, Flattened, Observations, mask_size, number_of_values, symbols_of
 from rpsp.envs.watchdog import Overdue, Patience
 from rpsp.errors import EnvironmentFailure, RpspError, UsageError
 
@@ -44,6 +46,12 @@ class SerialBatch(SyncVectorEnv):
         self.observation_structure: Mapping[str, int] | None = getattr(
             self.envs[0].unwrapped, "observation_structure", None
         )
+        layout = getattr(self.envs[0], "env", None)
+        flat = isinstance(layout, Flattened)
+        self.observations = layout.observations if flat else None
+        """The layout of structured observations; None if the environments have flat ones."""
+        self.actions = layout.actions if flat else None
+        """The layout of structured actions; None if the environments have flat ones."""
 
     @property
     def failure(self) -> str:
@@ -118,6 +126,95 @@ def sensors(envs: VectorEnv) -> tuple[Sequence[int] | None, int]:
     return indices, late
 
 
+class MaskedBatch(VectorWrapper):
+    """Vector environment whose observations end with the action mask: 1 for each allowed value of a symbol, else 0.
+
+    The mask is `info["action_mask"]` of the environment. Observations of a `Discrete` space become one-hot.
+
+    Args:
+        env: the vector environment, without autoreset.
+    """
+
+    def __init__(self, env: VectorEnv) -> None:
+        super().__init__(env)
+        seen = env.single_observation_space
+        self.symbol = Observations(seen) if isinstance(seen, Discrete) else None
+        """The layout of a symbol as one-hot vector; None if observations are rows."""
+        own = seen if self.symbol is None else self.symbol.flat
+        assert isinstance(own, Box)
+        self.mask_size = number_of_values(env.single_action_space)
+        """Number of entries of a mask."""
+        ones = np.ones(self.mask_size)
+        dtype: Any = np.result_type(own.dtype, np.float32)
+        low, high = (np.append(*both).astype(dtype) for both in ((own.low, 0 * ones), (own.high, ones)))
+        self.single_observation_space = Box(low, high, dtype=dtype.type)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self._masks = np.ones((self.num_envs, self.mask_size), np.bool_)
+
+    def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        """Reset the rows in `options["reset_mask"]`, and return observations with masks."""
+        options = None if options is None else dict(options)
+        rows = rows_to_reset(options, self.num_envs)
+        readings, infos = _reset(self.env, seed, options)
+        return self._with_masks(readings, infos, np.isin(np.arange(self.num_envs), rows)), infos
+
+    def step(self, actions: Any) -> tuple[Array, Array, Bools, Bools, dict[str, Any]]:
+        """Step, and return observations with masks."""
+        readings, rewards, terminated, truncated, infos = self.env.step(actions)
+        return self._with_masks(readings, infos, ~(terminated | truncated)), rewards, terminated, truncated, infos
+
+    def _with_masks(self, readings: Array, infos: dict[str, Any], needed: Bools) -> Array:
+        given = infos.get("action_mask")
+        present = infos.get("_action_mask", np.zeros(self.num_envs, np.bool_))
+        for row in np.flatnonzero(present):
+            self._masks[row] = self._checked(given[row], bool(needed[row]))  # pyright: ignore[reportOptionalSubscript]
+        if (needed & ~present).any():
+            raise UsageError("info['action_mask'] is missing in a step, and was there before; give it in every step")
+        if self.symbol is not None:
+            readings = self.symbol.flatten(readings, (self.num_envs,))
+        return np.concatenate((readings, self._masks), axis=1, dtype=self.single_observation_space.dtype)
+
+    def _checked(self, given: Any, needed: bool) -> Array:
+        parts = given if isinstance(given, tuple) else [given]
+        mask = np.concatenate([np.ravel(part) for part in parts])
+        if mask.shape != (self.mask_size,):
+            raise UsageError(
+                f"info['action_mask'] has {mask.size} entries, and there are {self.mask_size} values of "
+                f"{self.single_action_space} to choose from; give one entry for each"
+            )
+        mask = mask.astype(np.bool_)
+        groups = np.split(mask, np.cumsum(symbols_of(self.single_action_space))[:-1])
+        if needed and not all(group.any() for group in groups):
+            raise UsageError(
+                f"info['action_mask'] is {mask.astype(int).tolist()}, which forbids every action; allow at least one, or "
+                "end the episode"
+            )
+        return mask
+
+
+def layouts(envs: VectorEnv) -> tuple[Observations | None, Actions | None]:
+    """Return the layouts of structured observations and actions; None for those that are flat in the environments."""
+    batch, symbol = envs.unwrapped, None
+    while isinstance(envs, VectorWrapper):
+        symbol = envs.symbol if isinstance(envs, MaskedBatch) else symbol
+        envs = envs.env
+    return (symbol or batch.observations, batch.actions) if isinstance(batch, SerialBatch) else (None, None)
+
+
+def observation_names(envs: VectorEnv) -> list[str] | None:
+    """Return the name of every entry of the delivered observations; None if the environments have no names for them."""
+    layout, masked = layouts(envs)[0], mask_size(envs)
+    space = envs.single_observation_space
+    if layout is None and not masked:
+        return None
+    if layout is not None:
+        indices = sensors(envs)[0]
+        names = layout.names if indices is None else [layout.names[i] for i in indices]
+    else:
+        names = [f"observation {i}" for i in range(int(np.prod(space.shape or ())) - masked)]
+    return [*names, *(f"action_mask[{i}]" for i in range(masked))]
+
+
 class Autoreset(VectorWrapper):
     """Add a Gymnasium autoreset mode to a vector environment in which finished rows wait for a reset.
 
@@ -174,6 +271,7 @@ class _Front(VectorWrapper):
     def __init__(self, env: VectorEnv, name: str, seed: int | None, patience: Patience) -> None:
         super().__init__(env)
         self._name, self._first_seed, self._patience = name, seed, patience
+        self._actions = layouts(env)[1]
 
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         seeds = row_seeds(self._first_seed if seed is None else seed, self.num_envs)
@@ -184,6 +282,8 @@ class _Front(VectorWrapper):
             return _reset(self.env, seeds, None if options is None else dict(options))
 
     def step(self, actions: Any) -> tuple[Array, Array, Bools, Bools, dict[str, Any]]:
+        if isinstance(actions, dict | tuple) and self._actions is not None:  # the environment's own structure
+            actions = self._actions.flatten(actions, (self.num_envs,))
         try:  # `with _blaming` would be slower
             with self._patience:
                 return self.env.step(actions)

@@ -6,6 +6,7 @@
 
 The state contains the belief and the last action. Actions are the most probable ones. With a third argument,
 np.random.default_rng(seed), they are sampled as in training. Observations and actions are in the environment's units.
+Of structured ones they are flat rows; policy.about["observation_names"] and ["action_names"] name their entries.
 """
 
 import json
@@ -108,15 +109,22 @@ class Policy:
         o = np.eye(self.about["symbols"])[int(o - u.mean)] if self.about["symbols"] else (o - u.mean) / u.scale
         qs = [update(w, q, a, o) for (update, w), q in zip(self.beliefs, qs, strict=True)]
         network = residual_network if self.about.get("body") == "residual" else plain
-        x = network(self.layers, np.concatenate(qs))
+        q = np.concatenate(qs)
+        x = network(self.layers, q)
+        if hasattr(u, "allowed_above"):  # the belief ends with the action mask
+            x[-len(u.allowed_above) :][q[-len(u.allowed_above) :] <= u.allowed_above] = -1e9
         if self.about["kind"] == "categorical":
             action = np.argmax(x if rng is None else x + rng.gumbel(size=len(x)))
             return action + self.about["first_action"], (qs, np.eye(len(x))[action])
-        squashed, n = self.about["kind"] == "squashed", len(u.null)
+        squashed, n = self.about["kind"] == "squashed", len(u.half)
         std = np.exp(np.clip(x[n:], -5, 2)) if squashed else u.std
         a = x[:n] if rng is None else x[:n] + std * rng.standard_normal(n)
         a = np.clip(np.tanh(a) if squashed else a, u.low, u.high)
-        return (a * u.half + u.middle).astype(self.about["dtype"]), (qs, a)
+        row = a * u.half + u.middle
+        for logits in np.split(x[n:], np.cumsum(self.about.get("actions", []), dtype=int))[:-1]:  # of symbols
+            chosen = np.argmax(logits if rng is None else logits + rng.gumbel(size=len(logits)))
+            row, a = np.append(row, chosen), np.append(a, np.eye(len(logits))[chosen])
+        return row.astype(self.about["dtype"]), (qs, a)
 
 
 def load(path):

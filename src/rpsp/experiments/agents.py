@@ -19,9 +19,9 @@ from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.checkpoints import check_fit
 from rpsp.experiments.resolve import environment_maker, read_config
 from rpsp.experiments.run_directory import RunDirectory, warn
-from rpsp.experiments.spaces import check_spaces, read_spaces
+from rpsp.experiments.spaces import Structure, check_spaces, read_spaces, read_structure
 from rpsp.training.acting import lockstep
-from rpsp.training.actions import ActionRange, ActionSymbols, units_of
+from rpsp.training.actions import Units, units_of
 from rpsp.training.rollouts import Collected, collect
 
 EVALUATING = 1_000_000_000
@@ -47,7 +47,7 @@ class TrainedAgent:
 
     agent: Agent
     scaling: Scaling | OneHot
-    units: ActionRange | ActionSymbols
+    units: Units
     make_envs: Callable[..., VectorEnv] | None = None
     """Function `make_envs(num_envs)` that makes environments like those of the training."""
     checkpoint: int | None = None
@@ -58,6 +58,8 @@ class TrainedAgent:
     """The smallest value of a Discrete observation space."""
     spaces: Mapping[str, Space] = field(default_factory=dict)
     """The spaces of observations and actions in training, if known."""
+    structure: Structure = field(default_factory=Structure)
+    """The structure of observations and actions in the environment."""
     _begun: int = field(default=0, repr=False)
     _compiled: dict[bool, Callable[..., Any]] = field(default_factory=dict, repr=False)
 
@@ -67,8 +69,73 @@ class TrainedAgent:
         state: ActingState | None = None,
         episode_start: Any = True,
         deterministic: bool = True,
+        action_mask: Any = None,
     ) -> tuple[Any, ActingState]:
         """Choose an action for an observation. The interface is that of Stable-Baselines3.
+
+        Args:
+            observation: one observation of the environment, or a batch: every array in it has one row per environment.
+                Flat rows, as `rpsp.make` delivers them, are accepted too.
+            state: the state that the last call returned. None at the first call.
+            episode_start: whether a new episode starts, for all environments or for each.
+            deterministic: whether to take the most probable action instead of sampling.
+            action_mask: `info["action_mask"]`, for an agent that was trained with masks; one row per environment for a
+                batch.
+
+        Returns:
+            The environment's own action, or a batch of them; and the state for the next call.
+
+        Raises:
+            UsageError: if a shape is wrong, the observation is NaN or infinite, or the state is of another agent.
+        """
+        if not self.structure.plain:
+            observation = self._row(observation, action_mask)
+        elif action_mask is not None:
+            raise UsageError("action_mask: this agent was trained without action masks; leave it out.")
+        action, state = self.act(observation, state, episode_start, deterministic)
+        own = self.structure.actions
+        return (action if own is None else own.unflatten(action)), state
+
+    def _row(self, observation: Any, action_mask: Any) -> np.ndarray:
+        """Return a structured observation and a mask as the rows that the agent reads."""
+        layout, masked = self.structure.observations, self.structure.mask
+        batch = None if layout is None else layout.batch_of(observation)
+        flat = isinstance(observation, np.ndarray) and observation.shape[-1:] == (len(self.structure.names or ()),)
+        if batch is None and flat and action_mask is None:
+            return observation  # rows that rpsp.make delivered
+        if layout is not None:
+            observation = layout.flatten(observation, batch or ())
+            if self.structure.observed is not None:
+                observation = observation[..., list(self.structure.observed)]
+        if not masked:
+            return observation
+        if action_mask is None:
+            raise UsageError("action_mask: is missing; this agent was trained with masks, give info['action_mask'].")
+        parts = action_mask if isinstance(action_mask, tuple) else [action_mask]
+        seen = self._numbers_of(observation)
+        mask = np.concatenate([np.reshape(part, (*seen.shape[:-1], -1)) for part in parts], axis=-1)
+        if mask.shape[-1] != masked:
+            raise UsageError(f"action_mask: has {mask.shape[-1]} entries; give {masked}, one for each action.")
+        return np.concatenate((seen, mask != 0), axis=-1)
+
+    def _numbers_of(self, observation: Any) -> np.ndarray:
+        """Return flat observations before their mask: numbers, or one-hot vectors of a symbol."""
+        given = _numbers(observation)
+        size = len(self.structure.names or ()) - self.structure.mask
+        if self.structure.observations is None and given.shape[-1:] != (size,):
+            raise UsageError(
+                f"observation: has shape {given.shape}; give {size} numbers, or one such row per environment."
+            )
+        return given
+
+    def act(
+        self,
+        observation: Any,
+        state: ActingState | None = None,
+        episode_start: Any = True,
+        deterministic: bool = True,
+    ) -> tuple[Any, ActingState]:
+        """Choose a flat action for a flat observation: what `predict` does in an environment of `rpsp.make`.
 
         Args:
             observation: one observation, or an array with one row per environment.
@@ -212,7 +279,7 @@ def _numbers(observation: Any) -> np.ndarray:
         pass
     raise UsageError(
         f"observation: {str(observation)[:100]!r} ({type(observation).__name__}) is not an array of numbers; give the "
-        "observation as one array, and flatten dicts as in training."
+        "observation as one array."
     )
 
 
@@ -239,4 +306,5 @@ def load(
         check_fit(agent.filter, scaling, units.size, agent.policy)
     except ValueError as error:
         raise FileFormatError(f"{path}: spaces.json does not fit checkpoint {number} ({error}).") from error
-    return TrainedAgent(agent, scaling, units, environment_maker(config), number, config.seed, first, spaces)
+    of_the_run = number, config.seed, first, spaces, read_structure(path)
+    return TrainedAgent(agent, scaling, units, environment_maker(config), *of_the_run)

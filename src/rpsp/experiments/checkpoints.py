@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from rpsp.algorithms.networks import Network, ResidualNetwork
-from rpsp.algorithms.policies import Agent, CategoricalPolicy, GaussianPolicy, SquashedPolicy
+from rpsp.algorithms.policies import Agent, CategoricalPolicy, GaussianPolicy, ProductPolicy, SquashedPolicy
 from rpsp.data.batches import Batch
 from rpsp.data.files import read_bytes, write_bytes
 from rpsp.data.scaling import OneHot, Scaling
@@ -45,6 +45,7 @@ RENAMED_IN_3 = {
 """Fields of format 2 that have other names in format 3, by class."""
 ADDED: dict[str, dict[str, Any]] = {
     "KernelBayesFilter": {"frozen": {"tuple": []}},
+    "CategoricalPolicy": {"allowed_above": {"value": None}},
     "Network": {"view": {"value": None}},
 }
 """Fields that came later and are not in every file, by class, with the description of their value in older files."""
@@ -59,6 +60,7 @@ PARTS: tuple[type, ...] = (
     GaussianPolicy,
     Network,
     OneHot,
+    ProductPolicy,
     ResidualNetwork,
     Scaling,
     SquashedPolicy,

@@ -18,7 +18,8 @@ class Sensors:
     """Which observations the agent gets, their noise and delay, the limit of its actions, and arguments of the task."""
 
     observe: str | None = None
-    """What the agent sees: positions, all, or indices as 0,1,2. Default: positions on the paper's tasks, else all."""
+    """What the agent sees: positions, all, indices as 0,1,2, or names and patterns as imu/*,gear (structured observations).
+    Default: positions on the paper's tasks, else all."""
     obs_noise: float = 0.0
     """Standard deviation of Gaussian noise added to every observation."""
     relative_noise: float = 0.0
@@ -31,6 +32,9 @@ class Sensors:
     """Probability that an observation is lost and the previous one is repeated."""
     action_limit: float | None = None
     """Clip actions to ± this value, in the environment's own units. The agent's [-1, 1] is then this smaller range."""
+    action_mask: Literal["auto", "on", "off"] = "auto"
+    """Whether actions that info["action_mask"] forbids are never chosen. The mask is then part of the observation.
+    Default: on if there is one, unless the observation is a single Discrete symbol."""
     env_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE [NAME=VALUE ...]")] = ()
     """Keyword arguments of the environment, as in `--env-args forward_reward_weight=10 healthy_reward=0`.
     In Python, a dict."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rpsp.algorithms.networks import BODIES, Network
-from rpsp.algorithms.policies import AbstractPolicy, CategoricalPolicy, GaussianPolicy, SquashedPolicy
+from rpsp.algorithms.policies import AbstractPolicy, CategoricalPolicy, GaussianPolicy, ProductPolicy, SquashedPolicy
 from rpsp.data.files import write_bytes
 from rpsp.data.scaling import OneHot
 from rpsp.errors import DivergedError, RpspError, UsageError
@@ -25,7 +25,7 @@ from rpsp.experiments.agents import ActingState, TrainedAgent, load
 from rpsp.experiments.compilation import compilation_cached
 from rpsp.experiments.files import Say, free_directory
 from rpsp.filters.base import AbstractFilter, Concatenated
-from rpsp.training.actions import ActionRange, ActionSymbols
+from rpsp.training.actions import ActionProduct, ActionRange, ActionSymbols, Units
 
 Arrays = dict[str, np.ndarray]
 
@@ -103,6 +103,7 @@ def policy_bytes(agent: TrainedAgent) -> bytes:
         "body": _body(network),
         "symbols": agent.scaling.size if isinstance(agent.scaling, OneHot) else None,
         **_kind(agent),
+        **_names(agent),
     }
     parts = {f"belief{i}": arrays for i, (_, arrays) in enumerate(beliefs)}
     parts |= {f"layer{i}": arrays for i, arrays in enumerate(_layers(network))}
@@ -126,10 +127,10 @@ def _beliefs(filter: AbstractFilter) -> list[tuple[str, Arrays]]:
 
 def _network(policy: AbstractPolicy) -> Network:
     """Return the network of a policy."""
-    if type(policy) not in (GaussianPolicy, SquashedPolicy, CategoricalPolicy):
+    if type(policy) not in (GaussianPolicy, SquashedPolicy, CategoricalPolicy, ProductPolicy):
         raise UsageError(
-            f"export: {type(policy).__name__} is not GaussianPolicy, SquashedPolicy or CategoricalPolicy, the policies "
-            "that act.py supports; use rpsp.load(...).predict instead."
+            f"export: {type(policy).__name__} is not GaussianPolicy, SquashedPolicy, CategoricalPolicy or ProductPolicy, "
+            "the policies that act.py supports; use rpsp.load(...).predict instead."
         )
     return policy.network  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -161,8 +162,17 @@ def _kind(agent: TrainedAgent) -> dict[str, Any]:
     """Return the kind of policy and the type of its actions."""
     if isinstance(agent.units, ActionSymbols):
         return {"kind": "categorical", "first_action": agent.units.start}
+    if isinstance(agent.units, ActionProduct):
+        return {"kind": "product", "actions": list(agent.units.symbols), "dtype": agent.units.dtype.name}
     kind = "squashed" if isinstance(agent.agent.policy, SquashedPolicy) else "gaussian"
     return {"kind": kind, "dtype": agent.units.dtype.name}
+
+
+def _names(agent: TrainedAgent) -> dict[str, list[str]]:
+    """Return the names of the entries of structured observations and actions."""
+    seen, done = agent.structure.names, agent.structure.actions
+    found = {} if seen is None else {"observation_names": list(seen)}
+    return found if done is None else found | {"action_names": done.names}
 
 
 def _units(agent: TrainedAgent) -> Arrays:
@@ -174,10 +184,13 @@ def _units(agent: TrainedAgent) -> Arrays:
         else {"mean": scaling.mean, "scale": scaling.scale}
     )
     of_actions = {"null": np.zeros(units.size)}
-    if isinstance(units, ActionRange):
-        of_actions |= {"low": units.low, "high": units.high, "half": units.half, "middle": units.middle}
-    if isinstance(policy, GaussianPolicy):
+    if not isinstance(units, ActionSymbols):
+        numbers = units if isinstance(units, ActionRange) else units.numbers
+        of_actions |= {"low": numbers.low, "high": numbers.high, "half": numbers.half, "middle": numbers.middle}
+    if isinstance(policy, GaussianPolicy | ProductPolicy):
         of_actions["std"] = np.exp(np.asarray(policy.log_std, np.float64))
+    if isinstance(policy, CategoricalPolicy | ProductPolicy) and policy.allowed_above is not None:
+        of_actions["allowed_above"] = np.asarray(policy.allowed_above, np.float64)
     return of_observations | of_actions
 
 
@@ -196,7 +209,7 @@ class Played(NamedTuple):
     def act(self, agent: TrainedAgent, row: np.ndarray) -> np.ndarray:
         """Act on one more observation and record the step. Observation and action are batches of one."""
         before = self.states[-1] if self.states else None
-        action, state = agent.predict(row, before, episode_start=before is None)
+        action, state = agent.act(row, before, episode_start=before is None)
         self.observations.append(row[0])
         self.actions.append(action[0])
         self.states.append(state)
@@ -236,7 +249,7 @@ def compare(agent: TrainedAgent, policy: acting_template.Policy, steps: int = 30
     }
 
 
-def _difference(units: ActionRange | ActionSymbols, source: list[list[Any]], exported: list[list[Any]]) -> float:
+def _difference(units: Units, source: list[list[Any]], exported: list[list[Any]]) -> float:
     """Return the largest difference of actions; for symbols, the fraction of different ones."""
     differences = np.abs(np.concatenate(source).astype(np.float64) - np.concatenate(exported))
     return float((differences > 0).mean() if isinstance(units, ActionSymbols) else (differences / units.half).max())

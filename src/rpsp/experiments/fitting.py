@@ -13,6 +13,7 @@ from rpsp.data.episodes import Episode
 from rpsp.data.logs import Log, is_log, read_log
 from rpsp.data.recordings import MINARI, load_episodes, other_format, save_episodes
 from rpsp.envs.make import make
+from rpsp.envs.vector import observation_names
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments import env_args, figures
 from rpsp.experiments.compilation import compilation_cached
@@ -46,6 +47,7 @@ def fit(config: FitConfig, say: Say = lambda line: None) -> dict[str, Any]:
         raise FileFormatError(other_format(config.source))
     stem = Path(config.source).stem if recorded else config.source.replace("/", "_").replace(":", "_")
     directory = free_directory(config.out, f"{stem}__fit-{model.kind}__s{config.seed}")
+    names = None
     if recorded:
         episodes = _recorded(config, say)
         if is_log(config.source) and config.missing is None and _missing(episodes):
@@ -55,7 +57,7 @@ def fit(config: FitConfig, say: Say = lambda line: None) -> dict[str, Any]:
         if config.columns != Columns():
             raise UsageError("observations: columns are named for logs only; to select observations, use --observe.")
         started = time.perf_counter()
-        episodes = explore_environment(config)
+        episodes, names = explore_environment(config)
         say(f"explored {config.source} with random actions: {_amount(episodes)}, {_since(started)}")
     started = time.perf_counter()
     with compilation_cached(config.compilation_cache):
@@ -66,7 +68,7 @@ def fit(config: FitConfig, say: Say = lambda line: None) -> dict[str, Any]:
     save_episodes(directory / "episodes.npz", episodes, gaps=model.missing is not None)
     model.save(directory / "model.safetensors")
     results = {"directory": str(directory), "source": config.source, "kind": model.kind, "errors": model.errors}
-    write_json(directory / "results.json", results)
+    write_json(directory / "results.json", results | ({} if names is None else {"observation_names": names}))
     return results
 
 
@@ -92,7 +94,9 @@ def inspect(directory: Path, horizon: int = 10) -> list[Path]:
     episodes = load_episodes(directory / "episodes.npz", gaps=model.missing is not None)
     config = read_json(directory / "config.json")
     source, columns = config.get("source", ""), config.get("columns", {}).get("observations")
-    names = None if columns is None else [name.strip() for name in columns.split(",")]
+    names = read_json(directory / "results.json").get("observation_names")
+    if columns is not None:
+        names = [name.strip() for name in columns.split(",")]
     into, title = directory / "figures", f"{source}, {model.kind}"
     drawn = {
         "forecasts": figures.prediction_fan(model, episodes, horizon, names, title=title),
@@ -146,15 +150,15 @@ def _missing(episodes: list[Episode]) -> bool:
     return any(bool(np.isnan(e.observations).any()) for e in episodes)
 
 
-def explore_environment(config: FitConfig) -> list[Any]:
-    """Collect episodes with random actions, with the observations that the settings describe."""
+def explore_environment(config: FitConfig) -> tuple[list[Episode], list[str] | None]:
+    """Collect episodes with random actions, with the observations that the settings describe, and their names."""
     if config.samples < 1:
         raise UsageError(f"samples: {config.samples} is not a whole number ≥ 1.")
     env_args.check(config.sensors.env_args)
     given = make_arguments(config.sensors)
     envs = make(config.source, num_envs=10, seed=config.seed, autoreset_mode=AutoresetMode.DISABLED, **given)
     try:
-        return explore(envs, samples=config.samples, seed=config.seed)
+        return explore(envs, samples=config.samples, seed=config.seed), observation_names(envs)
     finally:
         envs.close()
 

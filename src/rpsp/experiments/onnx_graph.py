@@ -125,6 +125,9 @@ def graph_bytes(policy: Policy) -> bytes:
             f"onnx: a {unknown[0]} belief needs operators that ONNX does not have (kernel Bayes solves a linear system "
             f"at every step); supported are {', '.join(BELIEFS)}; export without --onnx and use act.py."
         )
+    if about["kind"] == "product" or hasattr(u, "allowed_above"):
+        what = "several symbols" if about["kind"] == "product" else "an action mask"
+        raise UsageError(f"onnx: actions with {what} are not supported; export without --onnx and use act.py.")
     g = Graph()
     symbols, sizes = about["symbols"], [len(w.q0) for _, w in policy.beliefs]
     if symbols:

@@ -21,7 +21,7 @@ from rpsp.experiments.files import Say, read_json, write_json
 from rpsp.experiments.labels import flat_settings
 from rpsp.experiments.results import seconds_of
 from rpsp.experiments.run_directory import RunDirectory, skipped
-from rpsp.experiments.spaces import check_spaces, describe_space, read_spaces
+from rpsp.experiments.spaces import check_spaces, describe, read_spaces
 from rpsp.training.state import Recipe, Record, Training, TrainingSettings
 
 LARGE = 10_000_000
@@ -171,8 +171,7 @@ class RunWriter:
         """
         if self.files.numbers() and (self.directory / "spaces.json").exists():
             return check_spaces(read_spaces(self.directory), envs)
-        spaces = {"observation": envs.single_observation_space, "action": envs.single_action_space}
-        write_json(self.directory / "spaces.json", {name: describe_space(space) for name, space in spaces.items()})
+        write_json(self.directory / "spaces.json", describe(envs))
 
     def save(self, training: Training, record: Record) -> None:
         """Write the metrics of an iteration and then its checkpoint, in a background thread.

@@ -2,25 +2,66 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box
+from gymnasium.vector import VectorEnv
 
+from rpsp.envs.structures import Actions, Observations, mask_size, rebuild, symbols_of
+from rpsp.envs.structures import describe as describe_space
+from rpsp.envs.vector import layouts, observation_names, sensors
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.files import read_json
 
 
-def describe_space(space: Any) -> dict[str, Any]:
-    """Return a Box or Discrete space as a JSON object. Infinite bounds become null."""
-    if hasattr(space, "n"):
-        return {"n": int(space.n), "start": int(space.start)}
-    bounds = {"low": space.low, "high": space.high}
-    return {name: [None if math.isinf(x) else float(x) for x in bound] for name, bound in bounds.items()} | {
-        "dtype": str(space.dtype)
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """How what an environment gives and takes relates to the rows that its agent reads and writes."""
+
+    observations: Observations | None = None
+    """The layout of structured observations; None if they are rows or symbols already."""
+    actions: Actions | None = None
+    """The layout of structured actions; None if they are rows or symbols already."""
+    observed: Sequence[int] | None = None
+    """The entries of the layout that the agent reads; None for all."""
+    mask: int = 0
+    """Number of entries at the end of an observation that are an action mask."""
+    names: Sequence[str] | None = None
+    """The name of every entry of an observation that the agent reads; None if there are none."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether there is nothing to convert."""
+        return self.observations is None and self.actions is None and not self.mask
+
+    @staticmethod
+    def of(envs: VectorEnv) -> Structure:
+        """Return the structure of these environments."""
+        return Structure(*layouts(envs), sensors(envs)[0], mask_size(envs), observation_names(envs))
+
+
+def describe(envs: VectorEnv) -> dict[str, Any]:
+    """Return the spaces of environments, and their structure if they have one, as a JSON object.
+
+    Args:
+        envs: the vector environment of a run.
+    """
+    found = {name: describe_space(getattr(envs, f"single_{name}_space")) for name in ("observation", "action")}
+    structure = Structure.of(envs)
+    if structure.plain:
+        return found
+    own = {"observation": structure.observations, "action": structure.actions}
+    return found | {
+        "structure": {
+            **{name: None if layout is None else describe_space(layout.space) for name, layout in own.items()},
+            "observed": None if structure.observed is None else list(structure.observed),
+            "mask": structure.mask,
+            "names": structure.names,
+        }
     }
 
 
@@ -39,7 +80,7 @@ def check_spaces(kept: Mapping[str, Any], envs: Any) -> None:
     """
     for name, then in kept.items():
         now = getattr(envs, f"single_{name}_space")
-        if hasattr(then, "n") or hasattr(now, "n"):
+        if not (isinstance(then, Box) and isinstance(now, Box)) or symbols_of(then) != symbols_of(now):
             alike = then == now
         else:
             bounds = ("low", "high") if name == "action" else ()
@@ -59,20 +100,52 @@ def read_spaces(directory: Path) -> dict[str, Any]:
     Raises:
         FileFormatError: if the file is missing or damaged.
     """
-
-    def rebuilt(space: Any) -> Any:
-        if "n" in space:
-            return Discrete(space["n"], start=space["start"])
-        if np.dtype(space["dtype"]).kind not in "biuf":
-            raise ValueError(f"dtype {space['dtype']} is not numeric")
-        low, high = (
-            np.array([infinite if x is None else x for x in space[name]], space["dtype"])
-            for name, infinite in (("low", -np.inf), ("high", np.inf))
-        )
-        return Box(low, high, dtype=np.dtype(space["dtype"]).type)
-
     content = read_json(directory / "spaces.json")
     try:
-        return {name: rebuilt(content[name]) for name in ("observation", "action")}
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, AssertionError) as error:
+        return {name: rebuild(content[name]) for name in ("observation", "action")}
+    except DAMAGED as error:
         raise FileFormatError(f"{directory / 'spaces.json'}: is damaged ({error}).") from error
+
+
+DAMAGED = KeyError, TypeError, ValueError, AttributeError, OverflowError, AssertionError, IndexError, UsageError
+"""What reading a damaged description raises."""
+
+
+def read_structure(directory: Path) -> Structure:
+    """Read the structure of observations and actions of a run from its spaces.json.
+
+    Raises:
+        FileFormatError: if the file is missing or damaged.
+    """
+    content = read_json(directory / "spaces.json")
+    try:
+        given = content.get("structure")
+        if given is None:
+            return Structure()
+        observation, action = (
+            None if given[name] is None else rebuild(given[name]) for name in ("observation", "action")
+        )
+        structure = Structure(
+            None if observation is None else Observations(observation),
+            None if action is None else Actions(action),
+            None if given["observed"] is None else [int(i) for i in given["observed"]],
+            int(given["mask"]),
+            None if given["names"] is None else [str(name) for name in given["names"]],
+        )
+        _check_structure(structure, {name: rebuild(content[name]) for name in ("observation", "action")})
+        return structure
+    except DAMAGED as error:
+        raise FileFormatError(f"{directory / 'spaces.json'}: is damaged ({error}).") from error
+
+
+def _check_structure(structure: Structure, spaces: Mapping[str, Any]) -> None:
+    """Raise `ValueError` if a structure does not give rows of these spaces."""
+    layout, read = structure.observations, spaces["observation"]
+    if layout is not None:
+        size = len(layout.names) if structure.observed is None else len(structure.observed)
+        if any(not 0 <= i < len(layout.names) for i in structure.observed or ()):
+            raise ValueError("it observes entries that there are not")
+        if read.shape != (size + structure.mask,):
+            raise ValueError("observations do not fit their structure")
+    if structure.actions is not None and structure.actions.flat != spaces["action"]:
+        raise ValueError("actions do not fit their structure")

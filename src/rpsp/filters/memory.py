@@ -68,6 +68,37 @@ def observation_window(window: int, observations: int, actions: int) -> Observat
     return ObservationWindow(jnp.asarray(W), window)
 
 
+class MaskMemory(AbstractFilter):
+    """The action mask of the moment, which is the end of the newest observation. Policies read it from the state.
+
+    It predicts nothing: use it as the second filter of a `Concatenated`.
+    """
+
+    mask: int = eqx.field(static=True)
+    """Size of the mask."""
+    observations: int = eqx.field(static=True)
+    """Size of an observation."""
+    actions: int = eqx.field(static=True)
+    """Size of an action."""
+
+    def init(self) -> Float[Array, " q"]:
+        """Return zeros."""
+        return jnp.zeros(self.mask)
+
+    def exported(self) -> tuple[str, dict[str, np.ndarray]]:
+        """Return the array of act.py's `window`: which entries of [q_t, a_t, o_t] make q_{t+1}."""
+        last = self.mask + self.actions + self.observations
+        return "window", {"kept": np.arange(last - self.mask, last)}
+
+    def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
+        """Return the end of the observation."""
+        return observation[-self.mask :]
+
+    def predict(self, q: Array, action: Array) -> Float[Array, " obs"]:
+        """Return zeros."""
+        return jnp.zeros(self.observations)
+
+
 def _kept(window: int, actions: int, W_pred: Numbers) -> np.ndarray:
     """Return which entries of [q_t, a_t, o_t] make q_{t+1}, where q_t has `window` blocks of actions and observations.
 

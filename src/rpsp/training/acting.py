@@ -15,7 +15,7 @@ from rpsp.algorithms.policies import Agent
 from rpsp.data.arrays import Numbers
 from rpsp.data.scaling import OneHot, Scaling
 from rpsp.filters.base import AbstractFilter, step
-from rpsp.training.actions import ActionRange, ActionSymbols
+from rpsp.training.actions import Units
 
 BLOCK = 256  # steps of an episode whose noise is drawn at a time
 
@@ -127,9 +127,7 @@ class _Noise:
     They are drawn outside the compiled step. Deriving a key for every step in there took longer than the step itself.
     """
 
-    def __init__(
-        self, units: ActionRange | ActionSymbols, num_envs: int, stream: Callable[[int, int], np.random.SeedSequence]
-    ):
+    def __init__(self, units: Units, num_envs: int, stream: Callable[[int, int], np.random.SeedSequence]):
         self._units, self._stream = units, stream
         self._generators: list[Any] = [None] * num_envs
         self._block = np.zeros((BLOCK, num_envs, units.size), np.float32)

@@ -22,15 +22,23 @@ from jaxtyping import Float, PRNGKeyArray
 from rpsp.algorithms.alternating import forgetting_states
 from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics
 from rpsp.algorithms.networks import SMALLEST_RUNNING_SCALE, Network, in_units, input_scaling
-from rpsp.algorithms.policies import AbstractPolicy, Agent, CategoricalPolicy, GaussianPolicy, SquashedPolicy
+from rpsp.algorithms.policies import (
+    AbstractPolicy,
+    Agent,
+    CategoricalPolicy,
+    GaussianPolicy,
+    ProductPolicy,
+    SquashedPolicy,
+)
 from rpsp.data.arrays import Numbers
 from rpsp.data.batches import Batch, pack, padded
 from rpsp.data.episodes import Episode, split
 from rpsp.data.scaling import OneHot, Scaling, fit_scaling
+from rpsp.envs.structures import mask_size, symbols_of
 from rpsp.errors import DivergedError, UsageError
-from rpsp.filters.base import Concatenated, reached
-from rpsp.filters.memory import observation_window
-from rpsp.training.actions import ActionSymbols, action_units
+from rpsp.filters.base import AbstractFilter, Concatenated, reached
+from rpsp.filters.memory import MaskMemory, observation_window
+from rpsp.training.actions import ActionRange, ActionSymbols, action_units
 from rpsp.training.diagnostics import diagnose
 from rpsp.training.interleaved import Interleaved
 from rpsp.training.refits import Refitted, refit_if_due, still_wanted
@@ -81,9 +89,13 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
     if settings.plus_obs:
         sizes = batch.observations.shape[-1], batch.actions.shape[-1]
         filter = Concatenated(filter, observation_window(settings.plus_obs, *sizes))
+    if masked := mask_size(envs):
+        filter = with_mask(filter, masked, batch)
     least = SMALLEST_RUNNING_SCALE if algorithm.scales_inputs else 1.0
     scaling_of_states = input_scaling(filter, reached(filter, batch, held), least)
-    agent = Agent(filter, _policy(envs, filter.view, scaling_of_states, settings, algorithm.squashed, policy_key))
+    agent = Agent(
+        filter, _policy(envs, filter.view, scaling_of_states, settings, algorithm.squashed, policy_key, scaling)
+    )
     samples = sum(map(len, episodes))
     watched = diagnose(agent, agent, held, False)
     record = {
@@ -241,6 +253,14 @@ def _encoded(episodes: list[Episode], envs: VectorEnv) -> tuple[Scaling | OneHot
     return scaling, [replace(e, observations=encode(e.observations), actions=acted(e.actions)) for e in episodes]
 
 
+def with_mask(filter: AbstractFilter, masked: int, batch: Batch) -> Concatenated:
+    """Return a filter whose state ends with the action mask, which is the end of the observation."""
+    memory = MaskMemory(masked, batch.observations.shape[-1], batch.actions.shape[-1])
+    if isinstance(filter, Concatenated):
+        return Concatenated(filter.first, Concatenated(filter.second, memory))
+    return Concatenated(filter, memory)
+
+
 def _policy(
     envs: VectorEnv,
     view: Float[Numbers, "q x"] | None,
@@ -248,6 +268,7 @@ def _policy(
     settings: TrainingSettings,
     squashed: bool,
     key: PRNGKeyArray,
+    observations: Scaling | OneHot,
 ) -> AbstractPolicy:
     units = action_units(envs)
     given: dict[str, Any] = {
@@ -258,8 +279,13 @@ def _policy(
         "key": key,
     }
     sizes = len(scaling.mean), units.size
-    if isinstance(units, ActionSymbols):
-        return CategoricalPolicy(*sizes, **given)
+    if symbols := symbols_of(envs.single_action_space):
+        if masked := mask_size(envs):  # a half, as the policy sees it: between forbidden and allowed
+            assert isinstance(observations, Scaling)
+            given["allowed_above"] = ((0.5 - observations.mean) / observations.scale)[-masked:]
+        if isinstance(units, ActionSymbols):
+            return CategoricalPolicy(*sizes, **given)
+        return ProductPolicy(sizes[0], units.size - sum(symbols), symbols, log_std=settings.log_std, **given)
     if squashed:
         return SquashedPolicy(*sizes, **given)
     return GaussianPolicy(*sizes, log_std=settings.log_std, **given)
@@ -268,10 +294,11 @@ def _policy(
 def _check_bounds(envs: VectorEnv) -> None:
     """Raise a `UsageError` if actions are not continuous or not bounded, as a tanh policy needs."""
     space, units = envs.single_action_space, action_units(envs)
-    if isinstance(units, ActionSymbols):
+    if symbols_of(space):
         raise UsageError(
             f"sac: takes actions that are numbers, and those of the environment are in {space}; try rpsi-ppo."
         )
+    assert isinstance(units, ActionRange)
     if not (np.isfinite(units.low).all() and np.isfinite(units.high).all()):
         raise UsageError(
             f"sac: acts between bounds, and the actions of the environment are in {space}; give them bounds there, or try "

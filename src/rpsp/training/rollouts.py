@@ -18,6 +18,7 @@ from rpsp.algorithms.policies import Agent
 from rpsp.data import trees
 from rpsp.data.episodes import Episode
 from rpsp.data.scaling import OneHot, Scaling
+from rpsp.envs.structures import mask_size
 from rpsp.errors import UsageError
 from rpsp.filters.base import AbstractFilter
 from rpsp.training.acting import Lockstep, View, _encoder, _Noise, _seed_sequence, lockstep
@@ -71,8 +72,13 @@ def explore(
     units = action_units(envs)
     noise = _Noise(units, envs.num_envs, lambda row, number: _seed_sequence(seed, EXPLORING, number, 1))
 
+    masked = mask_size(envs)
+
     def act(view: View) -> tuple[np.ndarray, np.ndarray]:
-        return units.random(noise.at(view)), nothing
+        drawn = noise.at(view)
+        if masked:  # symbols are the end of an action, and the mask is the end of an observation
+            drawn[:, -masked:] = np.where(view.seen[:, -masked:] > 0.5, drawn[:, -masked:], -np.inf)
+        return units.random(drawn), nothing
 
     def more(tally: Tally) -> int:
         missing = _missing(tally, wanted, episodes is not None, envs.num_envs)

@@ -19,14 +19,14 @@ from jaxtyping import Bool, Float
 from rpsp import sentinel
 from rpsp.errors import FAILED_SHARE, DivergedError, EnvironmentFailure, RpspError
 from rpsp.training.acting import View
-from rpsp.training.actions import ActionRange, ActionSymbols, _name
+from rpsp.training.actions import Units, _name
 from rpsp.training.frames import Frame, Part, Played, Span
 
 
 def play(
     envs: VectorEnv,
     act: Callable[[View], tuple[np.ndarray, np.ndarray]],
-    units: ActionRange | ActionSymbols,
+    units: Units,
     parts: Sequence[Part],
     *,
     encode: Callable[[np.ndarray], np.ndarray],
@@ -89,7 +89,7 @@ class _Rollout:
     def __init__(
         self,
         envs: VectorEnv,
-        units: ActionRange | ActionSymbols,
+        units: Units,
         parts: Sequence[Part],
         encode: Callable[[np.ndarray], np.ndarray],
     ):

@@ -16,7 +16,7 @@ from gymnasium.vector import VectorEnv
 from rpsp.errors import UsageError
 from rpsp.experiments.agents import TrainedAgent
 from rpsp.experiments.files import Say
-from rpsp.experiments.spaces import read_spaces
+from rpsp.experiments.spaces import read_spaces, read_structure
 from rpsp.training.actions import units_of
 from rpsp.training.state import Record, Training
 
@@ -79,7 +79,8 @@ class RunState:
         now, spaces = self.training, self._spaces
         seed, first = int(self.settings["seed"]), int(getattr(spaces["observation"], "start", 0))
         units = units_of(spaces["action"])
-        return TrainedAgent(now.agent, now.scaling, units, self.make_envs, now.iteration, seed, first, spaces)
+        of_the_run = now.iteration, seed, first, spaces, read_structure(self.directory)
+        return TrainedAgent(now.agent, now.scaling, units, self.make_envs, *of_the_run)
 
     @cached_property
     def _spaces(self) -> dict[str, Any]:

@@ -185,7 +185,8 @@ def prediction_fan(
         found = agent_fan(model, episodes, horizon)
         if isinstance(model.scaling, OneHot):
             return _symbol_forecasts(found.predicted[:, 0], found.truth.argmax(axis=1), title)
-        return _draw_fan(found, names or [f"observation {i}" for i in range(found.truth.shape[1])], title)
+        names = names or list(model.structure.names or ()) or [f"observation {i}" for i in range(found.truth.shape[1])]
+        return _draw_fan(found, names, title)
     episodes = as_episodes(episodes, gaps=model.missing is not None)
     if isinstance(model.observations, OneHot):
         shown = max(episodes, key=len)

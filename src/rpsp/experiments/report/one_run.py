@@ -38,6 +38,7 @@ from rpsp.experiments.resolve import read_config
 from rpsp.experiments.results import Result
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.run_writer import summary
+from rpsp.experiments.spaces import read_structure
 from rpsp.experiments.words import clock, mean_with_error, number
 from rpsp.training.loop import Record
 
@@ -183,7 +184,7 @@ def belief_section(directory: Path, say: Say) -> str:
     notes = "".join(f'<p class="note">{escape(sentence)}</p>' for sentence in damaged)
     if symbols:
         return f'{notes}<div class="two">{_symbol_panel(found)}</div>'
-    names = observation_names(config, found.truth.shape[1])
+    names = read_structure(directory).names or observation_names(config, found.truth.shape[1])
     colour = style(config.method).colour
     panels = "".join(_fan_panel(found, dim, name, colour) for dim, name in enumerate(names[:MOST_PANELS]))
     return f'{notes}<div class="two">{panels}</div>'

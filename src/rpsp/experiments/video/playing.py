@@ -22,7 +22,7 @@ from rpsp.experiments.resolve import read_config
 from rpsp.experiments.video.files import encoder, write_video
 from rpsp.experiments.video.frames import HORIZON, Watched, pictures
 from rpsp.experiments.video.ghost import Ghost, follow, rendered, unrendered
-from rpsp.training.actions import ActionRange
+from rpsp.training.actions import ActionSymbols
 from rpsp.training.rollouts import ACTING
 
 MOST_FRAMES = 300
@@ -92,7 +92,7 @@ def play(agent: TrainedAgent, seed: int = 0, steps: int = 500) -> Watched:
             if renders and len(rewards) % every == 0:
                 scenes.append((rendered(envs), None if ghost is None else ghost.present()))
             readings.append(reading)
-            action, state = agent.predict(reading, state, episode_start=state is None)
+            action, state = agent.act(reading, state, episode_start=state is None)
             states.append(state)
             reading, reward, terminated, truncated, _ = envs.step(action)
             ended = bool(terminated[0] or truncated[0])
@@ -124,7 +124,7 @@ def play(agent: TrainedAgent, seed: int = 0, steps: int = 500) -> Watched:
         scenes=scenes if renders else None,
         caption="" if ghost is None else ghost.caption,
         limits=np.stack([low - margin, high + margin], axis=1),
-        names=[f"{word} {i + agent.first}" for i in range(observations.shape[1])],
+        names=list(agent.structure.names or (f"{word} {i + agent.first}" for i in range(observations.shape[1]))),
         frames_per_second=min(30.0, max(5.0, real_time)),
     )
 
@@ -150,7 +150,7 @@ def _environment(agent: TrainedAgent) -> tuple[Any, bool]:
 def _forecasts(agent: TrainedAgent, states: list[Any]) -> Float[np.ndarray, "steps horizon obs"]:
     """Return the expected observations after each of these states if the agent follows its policy."""
     units = agent.units
-    low, high = (units.low, units.high) if isinstance(units, ActionRange) else (-np.inf, np.inf)
+    low, high = (-np.inf, np.inf) if isinstance(units, ActionSymbols) else (units.low, units.high)
     q, executed = (np.concatenate([getattr(state, name) for state in states]) for name in ("q", "executed"))
     return np.asarray(_imagine(agent.agent, q, executed, jnp.asarray(low), jnp.asarray(high)), np.float64)
 
