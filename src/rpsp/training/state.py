@@ -56,7 +56,8 @@ class LoopSettings:
     plus_obs: int = 0
     """Number of recent observations that the policy gets in addition to the state. The paper's +obs is 2."""
     refit_before: tuple[int, ...] = ()
-    """Iterations, counted from 0, before which the filter is refitted to recent batches. Not in the paper."""
+    """Iterations, counted from 0, before which the filter is refitted to recent batches. After two rejected refits in a
+    row some are left out. Not in the paper."""
     refit_when: float | None = None
     """Refit whenever the filter's one-step error on the latest batch exceeds this fraction of the error of persistence.
     None: only before the iterations of --refit-before. Not in the paper."""
@@ -123,6 +124,6 @@ class Training(eqx.Module):
     error_ratio: float = 0.0
     """The filter's one-step error on the latest batch, divided by that of persistence. 0 before the first iteration."""
     refit_from_iteration: int = 0
-    """The first iteration before which `refit_when` may start a refit."""
+    """The first iteration before which the next refit may start, if `refit_when` starts it or refits were rejected."""
     refits_rejected: int = 0
     """Number of rejected refits in a row."""
