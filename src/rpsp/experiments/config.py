@@ -176,8 +176,15 @@ class TrainConfig:
     """TOML file of these settings. Flags take precedence over the file."""
     plugin: str | None = None
     """Modules to import first, as a,b: those that register environments, or classes that checkpoints contain."""
+    eval_every: int | None = None
+    """Number of iterations between evaluations on new episodes. The best checkpoint is then the best evaluated one.
+    Default: no evaluations."""
+    eval_episodes: int = 10
+    """Number of episodes of an evaluation."""
+    logger: tuple[Literal["tensorboard"], ...] = ()
+    """Where metrics are logged in addition to metrics.jsonl. Each needs the extra of its name."""
     tensorboard: bool = False
-    """Also write TensorBoard files (extra `tensorboard`)."""
+    """Same as --logger tensorboard."""
     compilation_cache: bool = True
     """Cache compiled programs in ~/.cache/rpsp/xla for later commands."""
     json: bool = False

@@ -1,0 +1,9 @@
+"""Callbacks for `rpsp.train(..., callbacks=[...])`: the protocol, and ready ones."""
+
+from __future__ import annotations
+
+from rpsp.experiments.callbacks.base import Callback, Logger, RunState
+from rpsp.experiments.callbacks.evaluation import Evaluation
+from rpsp.experiments.callbacks.stopping import EarlyStopping, StopAtReturn, TimeLimit
+
+__all__ = ["Callback", "EarlyStopping", "Evaluation", "Logger", "RunState", "StopAtReturn", "TimeLimit"]
