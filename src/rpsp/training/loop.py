@@ -72,6 +72,7 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
         seed=settings.seed,
         min_length=belief.min_length,
         drop_raising=settings.drop_raising,
+        pink_noise=settings.pink_noise,
     )
     explored = time.perf_counter()
     scaling, episodes = _encoded(found, envs)
@@ -133,6 +134,7 @@ def advance(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, trainin
         keep_states=True,
         drop_raising=settings.drop_raising,
         learner=learner,
+        pink_noise=settings.pink_noise,
     )
     acted = time.perf_counter()
     batch = packed(collected, envs, training.rows)
