@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
@@ -237,8 +238,8 @@ def refit_inference(
         seen, held = seeing_only(batch, kept), seeing_only(held_out, kept)
         within = np.tile(kept, len(mean) // obs)
         new = _fit_update(seen, held, _stage1(seen, settings)[0], mean[within], P[within], settings, rng)[0]
-        new = _ignoring(new, kept, mean[:obs][~kept])
-        return trees.replace(lambda f: (f.mean_future, f.P), new, (filter.mean_future, filter.P))
+        wide = _ignoring(new, kept, mean[:obs][~kept])
+        return eqx.tree_at(lambda f: (f.mean_future, f.P), wide, (filter.mean_future, filter.P))
     return _fit_update(batch, held_out, _stage1(batch, settings)[0], mean, P, settings, rng)[0]
 
 
