@@ -21,7 +21,7 @@ from jaxtyping import Float, PRNGKeyArray
 
 from rpsp.algorithms.alternating import forgetting_states
 from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics
-from rpsp.algorithms.networks import Network, in_units, input_scaling
+from rpsp.algorithms.networks import SMALLEST_RUNNING_SCALE, Network, in_units, input_scaling
 from rpsp.algorithms.policies import AbstractPolicy, Agent, CategoricalPolicy, GaussianPolicy, SquashedPolicy
 from rpsp.data.arrays import Numbers
 from rpsp.data.batches import Batch, pack, padded
@@ -57,6 +57,11 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
         belief = belief.for_refits()
     if algorithm.squashed:
         _check_bounds(envs)
+    if algorithm.scales_inputs and settings.renew_units:
+        raise UsageError(
+            "renew_units: the algorithm scales the policy's input by its running statistics (running_scale); turn one of "
+            "the two off."
+        )
     rng = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(2,)))
     filter_key, policy_key = jax.random.split(jax.random.key(settings.seed))
     started = time.perf_counter()
@@ -76,7 +81,8 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
     if settings.plus_obs:
         sizes = batch.observations.shape[-1], batch.actions.shape[-1]
         filter = Concatenated(filter, observation_window(settings.plus_obs, *sizes))
-    scaling_of_states = input_scaling(filter, reached(filter, batch, held))
+    least = SMALLEST_RUNNING_SCALE if algorithm.scales_inputs else 1.0
+    scaling_of_states = input_scaling(filter, reached(filter, batch, held), least)
     agent = Agent(filter, _policy(envs, filter.view, scaling_of_states, settings, algorithm.squashed, policy_key))
     samples = sum(map(len, episodes))
     watched = diagnose(agent, agent, held, False)
