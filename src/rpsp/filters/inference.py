@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
@@ -239,14 +238,14 @@ def refit_inference(
         within = np.tile(kept, len(mean) // obs)
         new = _fit_update(seen, held, _stage1(seen, settings)[0], mean[within], P[within], settings, rng)[0]
         wide = _ignoring(new, kept, mean[:obs][~kept])
-        return eqx.tree_at(lambda f: (f.mean_future, f.P), wide, (filter.mean_future, filter.P))
+        return trees.replace(lambda f: (f.mean_future, f.P), wide, (filter.mean_future, filter.P))
     return _fit_update(batch, held_out, _stage1(batch, settings)[0], mean, P, settings, rng)[0]
 
 
 def _kept(batch: Batch, held_out: Batch, settings: Inference) -> Bool[np.ndarray, " obs"]:
     """Return which observations are used."""
     if not settings.ignore_useless:
-        return np.full(batch.observations.shape[-1], True)
+        return np.ones(batch.observations.shape[-1], np.bool_)
     return relevant_sensors(batch, held_out, settings.past)
 
 
