@@ -244,9 +244,9 @@ def refit_inference(
 
 def _kept(batch: Batch, held_out: Batch, settings: Inference) -> Bool[np.ndarray, " obs"]:
     """Return which observations are used."""
-    if not settings.ignore_useless:
-        return np.ones(batch.observations.shape[-1], np.bool_)
-    return relevant_sensors(batch, held_out, settings.past)
+    if settings.ignore_useless:
+        return relevant_sensors(batch, held_out, settings.past)
+    return np.ones(batch.observations.shape[-1], np.bool_)  # pyright: ignore[reportUnknownVariableType]
 
 
 def _ignoring(
