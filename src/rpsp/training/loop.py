@@ -21,7 +21,7 @@ from jaxtyping import Float, PRNGKeyArray
 
 from rpsp.algorithms.alternating import forgetting_states
 from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics
-from rpsp.algorithms.networks import Network, in_units, input_scaling
+from rpsp.algorithms.networks import SMALLEST_RUNNING_SCALE, Network, in_units, input_scaling
 from rpsp.algorithms.policies import AbstractPolicy, Agent, CategoricalPolicy, GaussianPolicy, SquashedPolicy
 from rpsp.data.arrays import Numbers
 from rpsp.data.batches import Batch, pack, padded
@@ -57,6 +57,11 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
         belief = belief.for_refits()
     if algorithm.squashed:
         _check_bounds(envs)
+    if algorithm.scales_inputs and settings.renew_units:
+        raise UsageError(
+            "renew_units: the algorithm scales the policy's input by its running statistics (running_scale); turn one of "
+            "the two off."
+        )
     rng = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(2,)))
     filter_key, policy_key = jax.random.split(jax.random.key(settings.seed))
     started = time.perf_counter()
@@ -67,6 +72,7 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
         seed=settings.seed,
         min_length=belief.min_length,
         drop_raising=settings.drop_raising,
+        pink_noise=settings.pink_noise,
     )
     explored = time.perf_counter()
     scaling, episodes = _encoded(found, envs)
@@ -76,7 +82,8 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
     if settings.plus_obs:
         sizes = batch.observations.shape[-1], batch.actions.shape[-1]
         filter = Concatenated(filter, observation_window(settings.plus_obs, *sizes))
-    scaling_of_states = input_scaling(filter, reached(filter, batch, held))
+    least = SMALLEST_RUNNING_SCALE if algorithm.scales_inputs else 1.0
+    scaling_of_states = input_scaling(filter, reached(filter, batch, held), least)
     agent = Agent(filter, _policy(envs, filter.view, scaling_of_states, settings, algorithm.squashed, policy_key))
     samples = sum(map(len, episodes))
     watched = diagnose(agent, agent, held, False)
@@ -85,6 +92,7 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
         "exploration_return": float(np.mean([e.rewards.sum() for e in found if e.rewards is not None])),
         "state_size": filter.size,
         "still_readings": int((np.ptp(np.concatenate([e.observations for e in found]), axis=0) == 0).sum()),
+        "ignored_readings": 0 if filter.used is None else int(np.sum(np.asarray(filter.used) == 0)),
         "prediction_error": float(watched["prediction_error"]),
         "persistence_error": float(watched["persistence_error"]),
         "exploration_seconds": explored - started,
@@ -126,6 +134,7 @@ def advance(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, trainin
         keep_states=True,
         drop_raising=settings.drop_raising,
         learner=learner,
+        pink_noise=settings.pink_noise,
     )
     acted = time.perf_counter()
     batch = packed(collected, envs, training.rows)
