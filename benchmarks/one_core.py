@@ -1,11 +1,11 @@
 """Runs of one method on one task for the page of results, one seed after the other in one process on one core.
 
     python -m benchmarks.one_core DIRECTORY Hopper-v5 fm2-vrpg --seeds 0 1 2 --iterations 150 --protocol authors
-    python -m benchmarks.one_core DIRECTORY '{"env": "Hopper-v5", "obs_noise": 0.1}' '{"method": "rpsp-alt", "dimension": 10}' …
+    python -m benchmarks.one_core DIRECTORY '{"env": "Hopper-v5", "obs_noise": 0.1}' fm2 --seeds 0 --iterations 150
 
 TASK and METHOD are names, or settings of `rpsp train` as JSON. With `--protocol authors` a task has that protocol's changes.
-Every finished run becomes a small file in DIRECTORY, which `rpsp paper --results DIRECTORY` reads. Compiled programs are used
-again by the next seed.
+Every finished run becomes a small file in DIRECTORY, which `rpsp paper --results DIRECTORY` reads. Compiled programs are
+used again by the next seed.
 """
 
 from __future__ import annotations
