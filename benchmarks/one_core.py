@@ -23,7 +23,7 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_th
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description="Train one method on one task, one seed after the other.")
     parser.add_argument("directory", type=Path)
     parser.add_argument("task", help="Gymnasium id, or settings as JSON")
     parser.add_argument("method", help="name, or settings as JSON")
