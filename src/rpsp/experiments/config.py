@@ -185,7 +185,12 @@ class TrainConfig:
     Default: no evaluations."""
     eval_episodes: int = 10
     """Number of episodes of an evaluation."""
-    logger: tuple[Literal["tensorboard"], ...] = ()
+    stop_at_return: float | None = None
+    """Stop when the mean return of the last ten iterations reaches this value.
+    With --eval-every: when the return of an evaluation does. Default: never."""
+    max_hours: float | None = None
+    """Stop after the iteration in which this time in hours is reached, whatever the budget. Default: no limit."""
+    logger: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ()
     """Where metrics are logged in addition to metrics.jsonl. Each needs the extra of its name."""
     tensorboard: bool = False
     """Same as --logger tensorboard."""

@@ -32,19 +32,28 @@ def diagnose(old: Agent, new: Agent, batch: Batch, moved: bool) -> Diagnostics:
     after = unroll(new.filter, trees.take(batch, rows)) if moved else before
     predicted = predictions(old.filter, before, jnp.asarray(batch.actions))
     return {
-        "prediction_error": _normalised(predicted, batch),
-        "persistence_error": _normalised(jnp.asarray(batch.previous_observations), batch),
+        "prediction_error": _normalised(predicted, batch, old.filter.used),
+        "persistence_error": _normalised(jnp.asarray(batch.previous_observations), batch, old.filter.used),
         "whole_kl": mean_kl(distributions(old.policy, before[rows]), distributions(new.policy, after), mask[rows]),
     }
 
 
-def _normalised(predicted: Float[Array, "row time obs"], batch: Batch) -> Float[Array, ""]:
-    """Return squared error divided by variance, pooled over dimensions: 0 is perfect, 1 is as good as the mean."""
+def _normalised(
+    predicted: Float[Array, "row time obs"], batch: Batch, used: Float[Array, " obs"] | None
+) -> Float[Array, ""]:
+    """Return squared error divided by variance, pooled over dimensions: 0 is perfect, 1 is as good as the mean.
+
+    Args:
+        predicted: the predictions.
+        batch: the episodes.
+        used: 1 at dimensions that count, 0 at others. None: all count.
+    """
     mask, actual = jnp.asarray(batch.mask)[..., None], jnp.asarray(batch.observations)
     mask = jnp.broadcast_to(mask, actual.shape)
 
     def mean(x: Array) -> Array:
         return jnp.sum(jnp.where(mask, x, 0.0), axis=(0, 1)) / jnp.maximum(jnp.sum(mask[..., 0]), 1)
 
-    variance = jnp.sum(mean((actual - mean(actual)) ** 2))
-    return jnp.sum(mean((predicted - actual) ** 2)) / jnp.maximum(variance, 1e-12)
+    weights = 1.0 if used is None else used
+    variance = jnp.sum(weights * mean((actual - mean(actual)) ** 2))
+    return jnp.sum(weights * mean((predicted - actual) ** 2)) / jnp.maximum(variance, 1e-12)

@@ -80,6 +80,7 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
         seed=settings.seed,
         min_length=belief.min_length,
         drop_raising=settings.drop_raising,
+        pink_noise=settings.pink_noise,
     )
     explored = time.perf_counter()
     scaling, episodes = _encoded(found, envs)
@@ -103,6 +104,7 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
         "exploration_return": float(np.mean([e.rewards.sum() for e in found if e.rewards is not None])),
         "state_size": filter.size,
         "still_readings": int((np.ptp(np.concatenate([e.observations for e in found]), axis=0) == 0).sum()),
+        "ignored_readings": 0 if filter.used is None else int(np.sum(np.asarray(filter.used) == 0)),
         "prediction_error": float(watched["prediction_error"]),
         "persistence_error": float(watched["persistence_error"]),
         "exploration_seconds": explored - started,
@@ -144,6 +146,7 @@ def advance(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, trainin
         keep_states=True,
         drop_raising=settings.drop_raising,
         learner=learner,
+        pink_noise=settings.pink_noise,
     )
     acted = time.perf_counter()
     batch = packed(collected, envs, training.rows)
