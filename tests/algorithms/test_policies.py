@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,16 @@ import pytest
 import scipy.integrate
 import scipy.stats
 
-from rpsp.algorithms.policies import Agent, Categorical, CategoricalPolicy, Gaussian, GaussianPolicy
+from rpsp.algorithms.policies import (
+    Agent,
+    Categorical,
+    CategoricalPolicy,
+    Categoricals,
+    Gaussian,
+    GaussianPolicy,
+    NumbersAndSymbols,
+    ProductPolicy,
+)
 from rpsp.data.scaling import Scaling
 from rpsp.errors import UsageError
 from rpsp.filters.base import trainable
@@ -104,3 +115,41 @@ def test_an_agent_is_a_filter_and_a_policy() -> None:
 def test_an_empty_layer_is_refused() -> None:
     with pytest.raises(UsageError, match="hidden"):
         GaussianPolicy(2, 1, hidden=(0,), key=jax.random.key(0))
+
+
+def test_a_product_is_the_sum_of_its_parts() -> None:
+    rng = np.random.default_rng(0)
+    sizes, n = (3, 2, 4), 2
+
+    def parts(seed: int) -> tuple[Any, list[Any], Any]:
+        logits = jnp.asarray(np.random.default_rng(seed).normal(size=sum(sizes)), jnp.float32)
+        numbers = Gaussian(jnp.asarray([0.3, -0.1]) * seed, jnp.asarray([-0.5, 0.2]))
+        alone = [Categorical(part) for part in jnp.split(logits, np.cumsum(sizes)[:-1])]
+        return numbers, alone, NumbersAndSymbols(numbers, Categoricals(logits, sizes))
+
+    numbers, alone, both = parts(1)
+    other_numbers, others, other = parts(2)
+    noise = jnp.asarray(np.append(rng.normal(size=n), rng.gumbel(size=sum(sizes))), jnp.float32)
+    action = both.sample(noise)
+    pieces = jnp.split(action[n:], np.cumsum(sizes)[:-1])
+    for piece, part, own in zip(pieces, alone, jnp.split(noise[n:], np.cumsum(sizes)[:-1]), strict=True):
+        np.testing.assert_array_equal(piece, part.sample(own))
+    log_p = numbers.log_prob(action[:n]) + sum(one.log_prob(piece) for one, piece in zip(alone, pieces, strict=True))
+    np.testing.assert_allclose(both.log_prob(action), log_p, rtol=1e-5)  # sums of float32 in another order
+    np.testing.assert_allclose(both.entropy(), numbers.entropy() + sum(one.entropy() for one in alone), rtol=1e-5)
+    expected = numbers.kl(other_numbers) + sum(one.kl(another) for one, another in zip(alone, others, strict=True))
+    np.testing.assert_allclose(both.kl(other), expected, rtol=1e-4)
+    np.testing.assert_array_equal(both.mode()[:n], numbers.mean)
+    np.testing.assert_array_equal(jnp.split(both.mode()[n:], np.cumsum(sizes)[:-1])[2], alone[2].mode())
+
+
+def test_a_mask_at_the_end_of_the_state_forbids_values() -> None:
+    policy = ProductPolicy(7, 1, (3, 2), allowed_above=np.full(5, 0.5), key=jax.random.key(0))
+    q = jnp.asarray([0.1, -0.2, 0.0, 1.0, 1.0, 1.0, 0.0])
+    dist = policy(q)
+    for seed in range(5):
+        action = dist.sample(jax.random.gumbel(jax.random.key(seed), (6,)))
+        assert action[1] == 0 and action[5] == 0 and action[4] == 1
+    gradient = jax.grad(lambda x: policy(jnp.append(x, q[2:])).entropy() + dist.kl(policy(jnp.append(x, q[2:]))))(q[:2])
+    assert np.isfinite(gradient).all() and np.isfinite(dist.entropy())
+    np.testing.assert_allclose(jnp.exp(dist.symbols._log_p()), [0, 0.5, 0.5, 1, 0], atol=1e-6)  # as made, all are alike

@@ -150,7 +150,10 @@ def test_it_says_what_it_expects(run: Run) -> None:
         ({"observation": np.zeros((2, 2)), "episode_start": [True] * 3}, "episode_start: has 3"),
         ({"observation": "0.1"}, r"observation: '0\.1' \(str\) is not an array of numbers; give the observation"),
         ({"observation": ["0.1", "0.2"]}, r"observation: .* \(list\) is not an array of numbers"),
-        ({"observation": {"angle": 0.1}}, r"observation: .*angle.* \(dict\) is not an array of numbers.*flatten"),
+        (
+            {"observation": {"angle": 0.1}},
+            r"observation: .*angle.* \(dict\) is not an array of numbers; give the observation as one array",
+        ),
         ({"observation": [[0.1, 0.2], [0.1]]}, r"observation: .* \(list\) is not an array of numbers"),
         (
             {"observation": np.zeros((0, 2))},
