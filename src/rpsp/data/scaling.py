@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
+from rpsp.data.linalg import randomized_svd
 from rpsp.errors import UsageError
 
 
@@ -64,6 +67,131 @@ class OneHot(eqx.Module):
     def decode(self, x: np.ndarray) -> np.ndarray:
         """Return `x`."""
         return x
+
+
+class ImageBasis(eqx.Module):
+    """Coordinates of images along their principal directions, z = Vᵀ (x − m) / s, and back, x ≈ m + V (s z).
+
+    Rows x are pixels. All coordinates have one scale s, the standard deviation along the first direction, so that errors of
+    coordinates are errors of pixels.
+    """
+
+    mean: Float[np.ndarray, " pixel"]
+    """m: the mean image."""
+    directions: Float[np.ndarray, "pixel coordinate"]
+    """V: orthonormal directions, as columns."""
+    scale: Float[np.ndarray, " coordinate"]
+    """s, once for each coordinate."""
+
+    def encode(self, x: np.ndarray) -> np.ndarray:
+        """Return the coordinates of rows of pixels."""
+        return ((x.astype(np.float32) - self.mean) @ self.directions / self.scale).astype(np.float64)
+
+    def decode(self, x: np.ndarray) -> np.ndarray:
+        """Return the rows of pixels at these coordinates."""
+        return self.mean + (x * self.scale) @ self.directions.T
+
+
+FITTED_IMAGES = 4000
+"""Largest number of images to which a basis is fitted."""
+
+
+def fit_image_basis(images: Float[np.ndarray, "n pixel"], size: int, *, rng: np.random.Generator) -> ImageBasis:
+    """Fit a basis of images by randomised principal component analysis.
+
+    Args:
+        images: rows of pixels.
+        size: largest number of coordinates.
+        rng: chooses the images that are used, and the probe vectors.
+    """
+    some = rng.permutation(len(images))[:FITTED_IMAGES]
+    used = images[np.sort(some)].astype(np.float64)
+    mean = used.mean(axis=0)
+    X = used - mean
+    directions = randomized_svd(X, size, rng=rng)
+    spread = (X @ directions).std(axis=0).max(initial=0.0)
+    scale = np.full(directions.shape[1], spread if spread > 1e-6 else 1.0)
+    return ImageBasis(*(part.astype(np.float32) for part in (mean, directions, scale)))
+
+
+def unexplained(encoding: Encoding, rows: Float[np.ndarray, "n x"]) -> float:
+    """Return Σ ‖x − decode(encode(x))‖² / Σ ‖x − x̄‖²: the fraction of the variance of rows that the encoding loses."""
+    given = rows.astype(np.float64)
+    lost = given - encoding.decode(encoding.encode(given))
+    return float(np.square(lost).sum() / max(np.square(given - given.mean(axis=0)).sum(), 1e-12))
+
+
+class Joined(eqx.Module):
+    """Encodings of parts of a row, side by side."""
+
+    parts: tuple[Scaling | ImageBasis, ...]
+    sizes: tuple[int, ...] = eqx.field(static=True)
+    """Number of entries of each part of a row."""
+
+    def encode(self, x: np.ndarray) -> np.ndarray:
+        """Return the encodings of the parts."""
+        pieces = np.split(x, np.cumsum(self.sizes)[:-1], axis=-1)
+        return np.concatenate([part.encode(piece) for part, piece in zip(self.parts, pieces, strict=True)], axis=-1)
+
+    def decode(self, x: np.ndarray) -> np.ndarray:
+        """Return the parts of the row."""
+        pieces = np.split(x, np.cumsum([encoded_size(part) for part in self.parts])[:-1], axis=-1)
+        return np.concatenate([part.decode(piece) for part, piece in zip(self.parts, pieces, strict=True)], axis=-1)
+
+
+def fit_with_images(
+    rows: Float[np.ndarray, "n x"], images: Sequence[range], size: int, *, rng: np.random.Generator
+) -> ImageBasis | Joined:
+    """Fit the encoding of rows that contain images: a basis for each image, and a scaling of the numbers between them.
+
+    Args:
+        rows: observations.
+        images: the entries of each image, in order.
+        size: largest number of coordinates of an image.
+        rng: random generator of the fits.
+    """
+    parts: list[Scaling | ImageBasis] = []
+    sizes: list[int] = []
+    last = 0
+    for entries in (*images, range(rows.shape[1], rows.shape[1])):
+        if entries.start > last:
+            parts.append(fit_scaling(rows[:, last : entries.start].astype(np.float64)))
+            sizes.append(entries.start - last)
+        if len(entries):
+            parts.append(fit_image_basis(rows[:, entries.start : entries.stop], size, rng=rng))
+            sizes.append(len(entries))
+        last = entries.stop
+    (first,) = parts if len(parts) == 1 else (None,)
+    return first if isinstance(first, ImageBasis) else Joined(tuple(parts), tuple(sizes))
+
+
+Encoding = Scaling | OneHot | ImageBasis | Joined
+"""Encodings of observations."""
+
+
+def encoded_size(encoding: Encoding) -> int:
+    """Return the dimension of an encoded observation or action."""
+    if isinstance(encoding, Joined):
+        return sum(map(encoded_size, encoding.parts))
+    return encoding.size if isinstance(encoding, OneHot) else len(encoding.scale)
+
+
+def row_shape(encoding: Encoding) -> tuple[int, ...]:
+    """Return the shape of what is encoded: (n,) for rows, () for symbols."""
+    if isinstance(encoding, Joined):
+        return (sum(encoding.sizes),)
+    return () if isinstance(encoding, OneHot) else encoding.mean.shape
+
+
+def coordinates(encoding: Encoding) -> Scaling | OneHot:
+    """Return the units in which figures show encoded observations: those of the environment, but coordinates of images."""
+    if isinstance(encoding, Scaling | OneHot):
+        return encoding
+    if isinstance(encoding, ImageBasis):
+        return Scaling(np.zeros(len(encoding.scale)), encoding.scale.astype(np.float64))
+    units = [part if isinstance(part, Scaling) else coordinates(part) for part in encoding.parts]
+    numbers = [part for part in units if isinstance(part, Scaling)]  # all of them
+    return Scaling(np.concatenate([part.mean for part in numbers]), np.concatenate([part.scale for part in numbers]))
 
 
 def symbols(x: np.ndarray, size: int | None = None, name: str = "observations") -> np.ndarray:

@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium.spaces import Discrete
 from gymnasium.utils import RecordConstructorArgs
 
+from rpsp.envs.images import ImageSettings
 from rpsp.envs.mujoco_batch import diverged, simulation_of, unusable
 from rpsp.envs.structures import Observations, flattened
 from rpsp.envs.watchdog import Overdue, Patience
@@ -136,9 +137,12 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
             )
 
 
-def _guarded(factory: Callable[[], gymnasium.Env], patience: Patience) -> FailureGuard:
+def _guarded(factory: Callable[[], gymnasium.Env], patience: Patience, images: ImageSettings) -> FailureGuard:
+    def made() -> gymnasium.Env:
+        return flattened(factory(), images)
+
     with patience:
-        return FailureGuard(flattened(factory()), lambda: flattened(factory()))
+        return FailureGuard(made(), made)
 
 
 RAISED = Exception, SystemExit, Overdue

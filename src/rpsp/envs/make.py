@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from rpsp.envs.disturbances import Array, Delay, Disturbance, Dropout, Latency, Limit, Noise, Selection, _require_box
 from rpsp.envs.guards import _short
+from rpsp.envs.images import RENDERED, ImageSettings, Rendered
 from rpsp.envs.mujoco_batch import MujocoBatch
 from rpsp.envs.mujoco_formulas import BATCHED_IDS
 from rpsp.envs.structures import symbols_of
@@ -82,6 +83,8 @@ def make(
     dropout: float = 0.0,
     action_limit: float | None = None,
     action_mask: str = "auto",
+    image_size: int = 32,
+    image_colour: bool = False,
     noise: float | None = None,
     latency: int | None = None,
     max_episode_steps: int | None = None,
@@ -105,7 +108,7 @@ def make(
         num_envs: number of environments.
         observe: which coordinates the agent observes: "all", "positions", or indices as a sequence or as in "0,1,2". Of
             structured ones also names and patterns, as in "imu/*,wheels[0]". Default: "positions" for the paper's tasks,
-            otherwise "all".
+            otherwise "all". "pixels": rendered frames of 64 × 64 pixels instead of the environment's observations.
         obs_noise: standard deviation of Gaussian noise on every observation. Default: 0.
         relative_noise: the same, relative to the standard deviation of each coordinate over 2000 random steps.
             Default: 0.
@@ -117,6 +120,8 @@ def make(
         action_mask: what to do with `info["action_mask"]`. "on": forbidden values of symbols are never chosen, and the mask
             is the end of the observation. "off": it is ignored. Default: "auto", on if there is one and the observation is
             not a single `Discrete` symbol.
+        image_size: largest height and width of images in pixels, after downsampling. Default: 32.
+        image_colour: whether images keep their colours. Default: False.
         noise: alias of `obs_noise`.
         latency: alias of `obs_latency`.
         max_episode_steps: time limit of an episode. Default: the paper's limit for its tasks, otherwise the limit of
@@ -144,13 +149,15 @@ def make(
     )
     if relative_noise and sigma:
         raise UsageError(f"obs_noise={sigma} and relative_noise={relative_noise}: give only one of them")
+    images, rendered = ImageSettings(image_size, image_colour), isinstance(observe, str) and observe == "pixels"
+    images.check()
     disturbances = _disturbances(sigma, late, act_latency, dropout)
 
     spec = _find_spec(id) if isinstance(id, str) else None
     name = "the environment" if spec is None else spec.id
 
     def batch(count: int) -> MujocoBatch | SerialBatch:
-        return _made(name, id, spec, count, max_episode_steps, threads, patience, env_kwargs)
+        return _made(name, id, spec, count, max_episode_steps, threads, patience, images, rendered, env_kwargs)
 
     def limited(envs: VectorEnv) -> VectorEnv:
         """Apply the limit first, so that the null action of a latency is the middle of the smaller range."""
@@ -159,7 +166,7 @@ def make(
     envs: VectorEnv = (made := batch(num_envs))
     try:
         envs = limited(made)
-        visible = _visible(observe, made)
+        visible = None if rendered else _visible(observe, made)
         if relative_noise:
             # With `_Front`, exceptions and time limits are handled here as in a rollout.
             with closing(_Front(limited(batch(1)), name, None, patience)) as front:
@@ -213,6 +220,8 @@ def _batch(
     max_episode_steps: int | None,
     threads: int | None,
     patience: Patience,
+    images: ImageSettings,
+    rendered: bool,
     env_kwargs: dict[str, Any],
 ) -> MujocoBatch | SerialBatch:
     """Create the undisturbed environments: a `MujocoBatch` for the tasks it supports, otherwise a `SerialBatch`."""
@@ -224,15 +233,22 @@ def _batch(
         if env_kwargs:
             raise UsageError(f"{', '.join(env_kwargs)} cannot be passed on to a factory; let it set them itself")
         limited = partial(_limited, id, max_episode_steps)
-        return SerialBatch([limited] * num_envs, patience)
+        return SerialBatch([partial(_frames_of, limited) if rendered else limited] * num_envs, patience, images)
     own_id = spec.id.removeprefix("rpsp/")
     if max_episode_steps is None and own_id in TASKS:
         max_episode_steps = TASKS[own_id].max_episode_steps
     # MujocoBatch cannot render, but Gymnasium's environments can.
-    if own_id in BATCHED_IDS and env_kwargs.get("render_mode") is None:
+    if own_id in BATCHED_IDS and env_kwargs.get("render_mode") is None and not rendered:
         return MujocoBatch(own_id, num_envs, max_episode_steps=max_episode_steps, threads=threads, **env_kwargs)
+    if rendered:
+        small = {"width": RENDERED, "height": RENDERED} if own_id in BATCHED_IDS else {}  # MuJoCo renders small frames
+        env_kwargs = {**small, **env_kwargs, "render_mode": "rgb_array"}
     factory = partial(gymnasium.make, spec, max_episode_steps=max_episode_steps, **env_kwargs)
-    return SerialBatch([factory] * num_envs, patience)
+    return SerialBatch([partial(_frames_of, factory) if rendered else factory] * num_envs, patience, images)
+
+
+def _frames_of(factory: Callable[[], gymnasium.Env]) -> gymnasium.Env:
+    return Rendered(factory())
 
 
 def _spread(envs: VectorEnv, name: str, steps: int = 2000) -> Array:
@@ -346,7 +362,7 @@ def _visible(
             return [int(index) for index in observe.split(",")]
         except ValueError as error:
             raise UsageError(
-                f"observe={observe!r} is not understood; give all, positions, or as in 0,1,2 (observations have no names)"
+                f"observe={observe!r} is not understood; give all, positions, pixels, or as in 0,1,2"
             ) from error
     if envs.observation_structure is not None:
         return range(envs.observation_structure["qpos"])  # positions come first

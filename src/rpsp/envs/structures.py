@@ -13,6 +13,7 @@ Layout of observations: the leaves of the structure, depth first, the keys of a 
 | `Discrete(n)` | one-hot, n entries | `gear=0`, `gear=1` |
 | `MultiDiscrete` | the one-hot vectors of its entries | `dice[0]=4` |
 | `MultiBinary` | its 0s and 1s in C order | `flags[3]` |
+| image (`rpsp.envs.images`) | the pixels of a small image, grey or in colour | `camera[12,31]` |
 
 Layout of actions: first the numbers of all boxes, then one whole number from 0 for each symbol, leaves in the same order.
 """
@@ -23,7 +24,7 @@ import fnmatch
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -35,6 +36,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from rpsp.envs.images import SMALL_GREY, ImageSettings, Pixels, pixels_of
 from rpsp.errors import UsageError
 
 MOST_DIMENSIONS = 3
@@ -49,6 +51,8 @@ class Leaf:
     space: Space[Any]
     whole: str = "value"
     """Name of the whole structure."""
+    pixels: Pixels | None = None
+    """How an image becomes pixels; None if it is not an image."""
 
     @property
     def name(self) -> str:
@@ -144,31 +148,36 @@ class Observations:
 
     Args:
         space: the space of the environment.
+        images: size and colours of images.
 
     Raises:
         UsageError: if a part of the space is not supported.
     """
 
-    def __init__(self, space: Space[Any]):
-        self.space = space
+    def __init__(self, space: Space[Any], images: ImageSettings = SMALL_GREY):
+        self.space, self.settings = space, images
         """The space of the environment."""
-        self.leaves = list(leaves_of(space, "observations"))
+        self.leaves = [
+            replace(leaf, pixels=pixels_of(leaf.space, images, leaf.name)) for leaf in leaves_of(space, "observations")
+        ]
         if not self.leaves:
             raise UsageError(f"observations: are in {_short(space)}, which is empty; give one or more numbers")
-        sizes = [sum(leaf.sizes) if leaf.sizes and not _binary(leaf) else leaf.count for leaf in self.leaves]
-        self._ends = np.cumsum(sizes).tolist()
+        sizes = [len(_entries(leaf)) for leaf in self.leaves]
+        self._ends: list[int] = np.cumsum(sizes).tolist()
         self.names = [name for leaf in self.leaves for name in _entries(leaf)]
         """The name of every entry of a row."""
         bounds = [_bounds(leaf, size) for leaf, size in zip(self.leaves, sizes, strict=True)]
-        wide = any(isinstance(leaf.space, Box) and leaf.space.dtype.itemsize > 2 for leaf in self.leaves)
-        double = wide and any(
-            isinstance(leaf.space, Box) and leaf.space.dtype not in (np.float32, np.float16, np.uint8)
-            for leaf in self.leaves
-        )
-        self.dtype = np.dtype(np.float64 if double else np.float32)
+        self.dtype = _row_type(self.leaves)
         low, high = (np.concatenate(each).astype(self.dtype) for each in zip(*bounds, strict=True))
         self.flat = Box(low, high, dtype=self.dtype.type)
         """The space of the rows."""
+
+    @property
+    def images(self) -> list[tuple[range, Pixels, str]]:
+        """The entries of each image, how it becomes them, and its name."""
+        starts = [0, *self._ends[:-1]]
+        each = zip(starts, self._ends, self.leaves, strict=True)
+        return [(range(start, end), leaf.pixels, leaf.name) for start, end, leaf in each if leaf.pixels is not None]
 
     def flatten(self, value: Any, batch: tuple[int, ...] = ()) -> NDArray[Any]:
         """Return an observation as a flat row.
@@ -189,6 +198,10 @@ class Observations:
                     f"{leaf.name}: has shape {given.shape}, and its space is {_short(leaf.space)}; give "
                     f"shape {(*batch, *(leaf.space.shape or ()))}"
                 )
+            if leaf.pixels is not None:
+                row[..., start:end] = leaf.pixels.rows(given, leaf.name)
+                start = end
+                continue
             flat = given.reshape(*batch, leaf.count)
             row[..., start:end] = _one_hot(leaf, flat) if leaf.sizes and not _binary(leaf) else flat
             start = end
@@ -320,15 +333,16 @@ class Flattened(gymnasium.Wrapper, RecordConstructorArgs):
 
     Args:
         env: the environment.
+        images: size and colours of images.
 
     Raises:
         UsageError: if a part of a space is not supported.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any]):
-        RecordConstructorArgs.__init__(self)
+    def __init__(self, env: gymnasium.Env[Any, Any], images: ImageSettings = SMALL_GREY):
+        RecordConstructorArgs.__init__(self, images=images)
         gymnasium.Wrapper.__init__(self, env)
-        self.observations = observations_of(env.observation_space)
+        self.observations = observations_of(env.observation_space, images)
         """The layout of observations; None if they are flat already."""
         self.actions = actions_of(env.action_space)
         """The layout of actions; None if they are flat already."""
@@ -357,16 +371,16 @@ class Flattened(gymnasium.Wrapper, RecordConstructorArgs):
             raise UsageError(f"{type(self.unwrapped).__name__} returned an observation whose {error}") from error
 
 
-def flattened(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+def flattened(env: gymnasium.Env[Any, Any], images: ImageSettings = SMALL_GREY) -> gymnasium.Env[Any, Any]:
     """Return an environment with flat spaces: itself, or in `Flattened`."""
-    structured = observations_of(env.observation_space) or actions_of(env.action_space)
-    return Flattened(env) if structured else env
+    structured = observations_of(env.observation_space, images) or actions_of(env.action_space)
+    return Flattened(env, images) if structured else env
 
 
-def observations_of(space: Space[Any]) -> Observations | None:
+def observations_of(space: Space[Any], images: ImageSettings = SMALL_GREY) -> Observations | None:
     """Return the layout of observations in a space; None if they are one symbol or a row of numbers already."""
     plain = isinstance(space, Discrete) or (isinstance(space, Box) and len(space.shape) == 1 and space.shape[0] > 0)
-    return None if plain else Observations(space)
+    return None if plain else Observations(space, images)
 
 
 def actions_of(space: Space[Any]) -> Actions | None:
@@ -392,6 +406,32 @@ def number_of_values(space: Space[Any]) -> int:
     return sum(symbols_of(space))
 
 
+def images_in(envs: VectorEnv) -> list[tuple[range, Pixels, str]]:
+    """Return the entries of each image in the delivered observations, how it becomes them, and its name.
+
+    Images of which only some pixels are observed are not listed: their pixels are numbers.
+    """
+    layout, observed = getattr(envs.unwrapped, "observations", None), None
+    while isinstance(envs, VectorWrapper):
+        observed = vars(envs).get("observed", observed)
+        envs = envs.env
+    if not isinstance(layout, Observations):
+        return []
+    return images_observed(layout, observed)
+
+
+def images_observed(layout: Observations, observed: Sequence[int] | None) -> list[tuple[range, Pixels, str]]:
+    """Return `layout.images` in rows of which only these entries are observed."""
+    if observed is None:
+        return layout.images
+    places, found = {entry: place for place, entry in enumerate(observed)}, []
+    for entries, pixels, name in layout.images:
+        at = [places.get(entry, -1) for entry in entries]
+        if at[0] >= 0 and at == list(range(at[0], at[0] + len(at))):
+            found.append((range(at[0], at[0] + len(at)), pixels, name))
+    return sorted(found, key=lambda one: one[0].start)
+
+
 def mask_size(envs: VectorEnv) -> int:
     """Return the number of entries at the end of the observations that are an action mask."""
     while isinstance(envs, VectorWrapper):
@@ -407,6 +447,9 @@ def _binary(leaf: Leaf) -> bool:
 
 def _entries(leaf: Leaf) -> list[str]:
     """Return a name for each entry of a leaf of observations."""
+    if (pixels := leaf.pixels) is not None:
+        shape = (pixels.height, pixels.width, pixels.channels)[: 3 if pixels.channels > 1 else 2]
+        return [f"{leaf.name}[{','.join(map(str, index))}]" for index in np.ndindex(*shape)]
     if not leaf.sizes or _binary(leaf):
         return leaf.items()
     starts = np.broadcast_to(leaf.start, len(leaf.sizes)).tolist()
@@ -416,9 +459,17 @@ def _entries(leaf: Leaf) -> list[str]:
 
 
 def _bounds(leaf: Leaf, size: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    if isinstance(leaf.space, Box):
+    if isinstance(leaf.space, Box) and leaf.pixels is None:
         return leaf.space.low.reshape(-1), leaf.space.high.reshape(-1)
     return np.zeros(size), np.ones(size)
+
+
+def _row_type(leaves: Sequence[Leaf]) -> np.dtype[Any]:
+    """Return the type of rows: double where a box needs it, half where there is nothing but pixels."""
+    boxes = [leaf.space.dtype for leaf in leaves if isinstance(leaf.space, Box) and leaf.pixels is None]
+    if any(dtype.itemsize > 2 and dtype != np.float32 for dtype in boxes):
+        return np.dtype(np.float64)
+    return np.dtype(np.float16 if all(leaf.pixels is not None for leaf in leaves) else np.float32)
 
 
 def _one_hot(leaf: Leaf, given: NDArray[Any]) -> Float[np.ndarray, "*batch entry"]:

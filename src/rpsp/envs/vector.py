@@ -15,6 +15,7 @@ from gymnasium.vector.utils import batch_space
 
 from rpsp.envs.disturbances import Array, Disturbance, Latency, Selection
 from rpsp.envs.guards import RAISED, FailureGuard, _described, _guarded, _malformed
+from rpsp.envs.images import SMALL_GREY, ImageSettings
 from rpsp.envs.rows import Bools, Seeds, row_seeds, rows_to_reset
 from rpsp.envs.structures import Actions, Flattened, Observations, mask_size, number_of_values, symbols_of
 from rpsp.envs.watchdog import Overdue, Patience
@@ -29,13 +30,19 @@ class SerialBatch(SyncVectorEnv):
     Args:
         factories: functions that create the environments, one per row.
         patience: time limit for the creation of an environment. Default: none.
+        images: size and colours of images.
 
     Raises:
         UsageError: if two factories return the same environment.
     """
 
-    def __init__(self, factories: Sequence[Callable[[], gymnasium.Env]], patience: Patience | None = None) -> None:
-        guarded = [partial(_guarded, factory, patience or Patience()) for factory in factories]
+    def __init__(
+        self,
+        factories: Sequence[Callable[[], gymnasium.Env]],
+        patience: Patience | None = None,
+        images: ImageSettings = SMALL_GREY,
+    ) -> None:
+        guarded = [partial(_guarded, factory, patience or Patience(), images) for factory in factories]
         super().__init__(guarded, autoreset_mode=AutoresetMode.DISABLED)
         if len({id(env.unwrapped) for env in self.envs}) < len(self.envs):
             raise UsageError(
@@ -94,6 +101,8 @@ class DisturbedBatch(VectorWrapper):
                 "make it with AutoresetMode.DISABLED and wrap Autoreset around the result"
             )
         self._disturbance = disturbance
+        if isinstance(disturbance, Selection):
+            self.observed = disturbance._indices
         self.single_observation_space = disturbance.attach(
             self.num_envs, env.single_observation_space, env.single_action_space
         )

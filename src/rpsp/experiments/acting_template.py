@@ -106,7 +106,9 @@ class Policy:
         o = np.asarray(observation, float)
         if o.shape != u.mean.shape or not np.isfinite(o).all():
             raise ValueError(f"observation: {o.tolist()} is not of shape {u.mean.shape} or not finite.")
-        o = np.eye(self.about["symbols"])[int(o - u.mean)] if self.about["symbols"] else (o - u.mean) / u.scale
+        o = np.eye(self.about["symbols"])[int(o - u.mean)] if self.about["symbols"] else o - u.mean
+        o = o @ u.directions if hasattr(u, "directions") else o  # principal components of images
+        o = o if self.about["symbols"] else o / u.scale
         qs = [update(w, q, a, o) for (update, w), q in zip(self.beliefs, qs, strict=True)]
         network = residual_network if self.about.get("body") == "residual" else plain
         q = np.concatenate(qs)

@@ -14,7 +14,7 @@ from gymnasium.spaces import Space
 from gymnasium.vector import VectorEnv
 
 from rpsp.algorithms.policies import Agent
-from rpsp.data.scaling import OneHot, Scaling
+from rpsp.data.scaling import Encoding, row_shape
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.checkpoints import check_fit
 from rpsp.experiments.resolve import environment_maker, read_config
@@ -46,7 +46,7 @@ class TrainedAgent:
     """A filter and a policy, with the scaling of observations and actions they were trained with."""
 
     agent: Agent
-    scaling: Scaling | OneHot
+    scaling: Encoding
     units: Units
     make_envs: Callable[..., VectorEnv] | None = None
     """Function `make_envs(num_envs)` that makes environments like those of the training."""
@@ -150,7 +150,7 @@ class TrainedAgent:
             UsageError: if a shape is wrong, the observation is NaN or infinite, or the state is of another agent.
         """
         readings = _numbers(observation) - self.first
-        shape = () if isinstance(self.scaling, OneHot) else self.scaling.mean.shape
+        shape = row_shape(self.scaling)
         single = readings.shape == shape
         if not single and readings.shape[1:] != shape:
             raise UsageError(
@@ -184,6 +184,11 @@ class TrainedAgent:
         executed = self.units.clip(drawn)
         action = self.units.decode(executed)
         return (action[0] if single else action), ActingState(q, executed, steps + 1, episodes)
+
+    @property
+    def coordinate_names(self) -> list[str] | None:
+        """Names of the observations in figures: of an image, those of its coordinates. None if there are none."""
+        return self.structure.coordinate_names(self.scaling)
 
     def _check_state(self, state: Any) -> None:
         """Raise `UsageError` if a state was not returned by `predict` of an agent with the same dimensions."""

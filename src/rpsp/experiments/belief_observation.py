@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 from jaxtyping import Bool, Float
 
-from rpsp.data.scaling import OneHot, Scaling
+from rpsp.data.scaling import Encoding, OneHot, row_shape
 from rpsp.errors import UsageError
 from rpsp.experiments.agents import TrainedAgent
 from rpsp.experiments.models import PredictiveStateModel
@@ -123,8 +123,8 @@ class BeliefTracker:
             )
 
 
-def _size(encoding: Scaling | OneHot) -> int:
-    return encoding.size if isinstance(encoding, OneHot) else len(encoding.mean)
+def _size(encoding: Encoding) -> int:
+    return encoding.size if isinstance(encoding, OneHot) else row_shape(encoding)[0]
 
 
 class BeliefObservation(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -16,7 +16,7 @@ from rpsp.algorithms.base import AbstractAlgorithm
 from rpsp.algorithms.policies import Agent
 from rpsp.data.batches import Batch
 from rpsp.data.files import read_bytes
-from rpsp.data.scaling import OneHot, Scaling
+from rpsp.data.scaling import Encoding
 from rpsp.errors import FileFormatError
 from rpsp.experiments.checkpoints import FORMAT, check_fit, format_of, parse_tree, tree_bytes
 from rpsp.training.state import Training
@@ -117,7 +117,7 @@ def _check_tree(tree: Any) -> None:
     kinds = (
         (agent, Agent),
         (sound, Agent),
-        (scaling, Scaling | OneHot),
+        (scaling, Encoding),
         *((b, Batch) for b in recent),
         *((m, np.ndarray) for m in memory),
     )

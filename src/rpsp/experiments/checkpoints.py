@@ -25,7 +25,7 @@ from rpsp.algorithms.networks import Network, ResidualNetwork
 from rpsp.algorithms.policies import Agent, CategoricalPolicy, GaussianPolicy, ProductPolicy, SquashedPolicy
 from rpsp.data.batches import Batch
 from rpsp.data.files import read_bytes, write_bytes
-from rpsp.data.scaling import OneHot, Scaling
+from rpsp.data.scaling import ImageBasis, Joined, OneHot, Scaling, encoded_size
 from rpsp.errors import FileFormatError, StorageError, UsageError
 from rpsp.experiments import methods  # noqa: F401 - the filters of the library become known by being imported
 from rpsp.filters.base import AbstractFilter
@@ -58,6 +58,8 @@ PARTS: tuple[type, ...] = (
     Batch,
     CategoricalPolicy,
     GaussianPolicy,
+    ImageBasis,
+    Joined,
     Network,
     OneHot,
     ProductPolicy,
@@ -267,11 +269,6 @@ def check_fit(filter: Any, observations: Any, action: int | None, policy: Any = 
 def _same_shape(what: str, found: Any, expected: Any) -> None:
     if found.shape != expected.shape:
         raise ValueError(f"{what} has shape {found.shape}, not {expected.shape}")
-
-
-def encoded_size(encoding: Scaling | OneHot) -> int:
-    """Return the dimension of an encoded observation or action."""
-    return encoding.size if isinstance(encoding, OneHot) else len(encoding.mean)
 
 
 def digest(arrays: Mapping[str, np.ndarray]) -> str:

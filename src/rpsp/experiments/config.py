@@ -19,7 +19,7 @@ class Sensors:
 
     observe: str | None = None
     """What the agent sees: positions, all, indices as 0,1,2, or names and patterns as imu/*,gear (structured observations).
-    Default: positions on the paper's tasks, else all."""
+    pixels: rendered frames of 64 × 64. Default: positions on the paper's tasks, else all."""
     obs_noise: float = 0.0
     """Standard deviation of Gaussian noise added to every observation."""
     relative_noise: float = 0.0
@@ -35,6 +35,10 @@ class Sensors:
     action_mask: Literal["auto", "on", "off"] = "auto"
     """Whether actions that info["action_mask"] forbids are never chosen. The mask is then part of the observation.
     Default: on if there is one, unless the observation is a single Discrete symbol."""
+    image_size: int = 32
+    """Largest height and width of images in pixels, after downsampling."""
+    image_colour: bool = False
+    """Keep the colours of images."""
     env_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE [NAME=VALUE ...]")] = ()
     """Keyword arguments of the environment, as in `--env-args forward_reward_weight=10 healthy_reward=0`.
     In Python, a dict."""

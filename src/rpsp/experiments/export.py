@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.linalg import block_diag
 
 from rpsp.algorithms.networks import BODIES, Network
 from rpsp.algorithms.policies import AbstractPolicy, CategoricalPolicy, GaussianPolicy, ProductPolicy, SquashedPolicy
 from rpsp.data.files import write_bytes
-from rpsp.data.scaling import OneHot
+from rpsp.data.scaling import ImageBasis, Joined, OneHot, Scaling, encoded_size
 from rpsp.errors import DivergedError, RpspError, UsageError
 from rpsp.experiments import acting_template, onnx_graph
 from rpsp.experiments.agents import ActingState, TrainedAgent, load
@@ -168,6 +169,16 @@ def _kind(agent: TrainedAgent) -> dict[str, Any]:
     return {"kind": kind, "dtype": agent.units.dtype.name}
 
 
+def _affine(encoding: Scaling | ImageBasis | Joined) -> Arrays:
+    """Return the arrays of an encoding ((x − mean) directions) / scale; without directions, x − mean is not projected."""
+    if isinstance(encoding, Scaling):
+        return {"mean": encoding.mean, "scale": encoding.scale}
+    parts = encoding.parts if isinstance(encoding, Joined) else (encoding,)
+    blocks = [part.directions if isinstance(part, ImageBasis) else np.eye(len(part.mean)) for part in parts]
+    found: Arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("mean", "scale")}
+    return found | {"directions": np.asarray(block_diag(*blocks))}
+
+
 def _names(agent: TrainedAgent) -> dict[str, list[str]]:
     """Return the names of the entries of structured observations and actions."""
     seen, done = agent.structure.names, agent.structure.actions
@@ -178,11 +189,7 @@ def _names(agent: TrainedAgent) -> dict[str, list[str]]:
 def _units(agent: TrainedAgent) -> Arrays:
     """Return the scales of observations and actions."""
     scaling, units, policy = agent.scaling, agent.units, agent.agent.policy
-    of_observations = (
-        {"mean": np.array(agent.first)}
-        if isinstance(scaling, OneHot)
-        else {"mean": scaling.mean, "scale": scaling.scale}
-    )
+    of_observations = {"mean": np.array(agent.first)} if isinstance(scaling, OneHot) else _affine(scaling)
     of_actions = {"null": np.zeros(units.size)}
     if not isinstance(units, ActionSymbols):
         numbers = units if isinstance(units, ActionRange) else units.numbers
@@ -295,5 +302,5 @@ def _invented(agent: TrainedAgent, steps: int, seed: int) -> list[Played]:
             if isinstance(agent.scaling, OneHot):
                 episode.act(agent, agent.first + rng.integers(agent.scaling.size, size=1))
             else:
-                episode.act(agent, agent.scaling.decode(rng.standard_normal((1, len(agent.scaling.mean)))))
+                episode.act(agent, agent.scaling.decode(rng.standard_normal((1, encoded_size(agent.scaling)))))
     return episodes

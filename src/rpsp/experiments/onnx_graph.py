@@ -134,7 +134,10 @@ def graph_bytes(policy: Policy) -> bytes:
         index = g("Sub", "observation", np.array(int(u.mean)))
         o = g("Gather", np.eye(symbols), index)
     else:
-        o = g("Div", g("Sub", "observation", u.mean), u.scale)
+        o = g("Sub", "observation", u.mean)
+        if hasattr(u, "directions"):
+            o = g("MatMul", o, u.directions)
+        o = g("Div", o, u.scale)
     begin = np.concatenate([*(w.q0 for _, w in policy.beliefs), u.null])
     *qs, a = g.split(g("Where", "start", begin, "state"), [*sizes, n])
     size = symbols or len(u.mean)
@@ -167,6 +170,12 @@ def graph_bytes(policy: Policy) -> bytes:
     return model.SerializeToString()
 
 
+def _like(u: Any, rng: np.random.Generator) -> np.ndarray:
+    """Return random numbers at the scale of observations, without their mean."""
+    x = u.scale * rng.standard_normal(len(u.scale))
+    return u.directions @ x if hasattr(u, "directions") else x
+
+
 def difference(policy: Policy, graph: bytes, steps: int = 200, seed: int = 0) -> float:
     """Return the largest difference between actions of graph and script, in units of half the action range.
 
@@ -180,7 +189,7 @@ def difference(policy: Policy, graph: bytes, steps: int = 200, seed: int = 0) ->
     vector = np.zeros(session.get_inputs()[1].shape)
     for step in range(steps):
         start = step % 50 == 0
-        seen = u.mean + (rng.integers(symbols) if symbols else u.scale * rng.standard_normal(len(u.mean)))
+        seen = u.mean + (rng.integers(symbols) if symbols else _like(u, rng))
         seen = np.asarray(seen, np.int64 if symbols else np.float64)
         action, vector = session.run(None, {"observation": seen, "state": vector, "start": np.array(start)})
         expected, state = policy.step(seen, None if start else state)

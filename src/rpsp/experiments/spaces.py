@@ -11,7 +11,9 @@ import numpy as np
 from gymnasium.spaces import Box
 from gymnasium.vector import VectorEnv
 
-from rpsp.envs.structures import Actions, Observations, mask_size, rebuild, symbols_of
+from rpsp.data.scaling import Encoding, ImageBasis
+from rpsp.envs.images import ImageSettings, Pixels
+from rpsp.envs.structures import Actions, Observations, images_observed, mask_size, rebuild, symbols_of
 from rpsp.envs.structures import describe as describe_space
 from rpsp.envs.vector import layouts, observation_names, sensors
 from rpsp.errors import FileFormatError, UsageError
@@ -32,6 +34,24 @@ class Structure:
     """Number of entries at the end of an observation that are an action mask."""
     names: Sequence[str] | None = None
     """The name of every entry of an observation that the agent reads; None if there are none."""
+
+    @property
+    def images(self) -> list[tuple[range, Pixels, str]]:
+        """The entries of each image in what the agent reads, how it becomes them, and its name."""
+        return [] if self.observations is None else images_observed(self.observations, self.observed)
+
+    def coordinate_names(self, encoding: Encoding) -> list[str] | None:
+        """Return names of what `rpsp.data.scaling.coordinates` returns; None if there are none."""
+        if self.names is None:
+            return None
+        found, last = [], 0
+        bases = [encoding] if isinstance(encoding, ImageBasis) else getattr(encoding, "parts", ())
+        bases = [part for part in bases if isinstance(part, ImageBasis)]
+        for (entries, _, name), basis in zip(self.images, bases, strict=True):
+            found += self.names[last : entries.start]
+            found += [f"{name}, component {i}" for i in range(len(basis.scale))]
+            last = entries.stop
+        return [*found, *self.names[last:]]
 
     @property
     def plain(self) -> bool:
@@ -61,6 +81,7 @@ def describe(envs: VectorEnv) -> dict[str, Any]:
             "observed": None if structure.observed is None else list(structure.observed),
             "mask": structure.mask,
             "names": structure.names,
+            **({} if structure.observations is None else {"images": list(structure.observations.settings)}),
         }
     }
 
@@ -126,7 +147,7 @@ def read_structure(directory: Path) -> Structure:
             None if given[name] is None else rebuild(given[name]) for name in ("observation", "action")
         )
         structure = Structure(
-            None if observation is None else Observations(observation),
+            None if observation is None else Observations(observation, ImageSettings(*given.get("images", ()))),
             None if action is None else Actions(action),
             None if given["observed"] is None else [int(i) for i in given["observed"]],
             int(given["mask"]),

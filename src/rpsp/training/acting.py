@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 
 from rpsp.algorithms.policies import Agent
 from rpsp.data.arrays import Numbers
-from rpsp.data.scaling import OneHot, Scaling
+from rpsp.data.scaling import Encoding, OneHot, Scaling
 from rpsp.filters.base import AbstractFilter, step
 from rpsp.training.actions import Units
 from rpsp.training.pink_noise import noise_of
@@ -21,11 +21,15 @@ from rpsp.training.pink_noise import noise_of
 BLOCK = 256  # steps of an episode whose noise is drawn at a time
 
 
-def _encoder(scalings: Sequence[Scaling | OneHot], rows: int) -> Callable[[np.ndarray], np.ndarray]:
+def _encoder(scalings: Sequence[Encoding], rows: int) -> Callable[[np.ndarray], np.ndarray]:
     """Return the scaling of the observations of several agents that have `rows` rows each."""
     each = [scaling for scaling in scalings if isinstance(scaling, Scaling)]
-    if len(each) < len(scalings):  # symbols are the same to all
+    if isinstance(scalings[0], OneHot):  # the same to all
         return scalings[0].encode
+    if len(each) < len(scalings):
+        return lambda readings: np.concatenate(
+            [scaling.encode(own) for scaling, own in zip(scalings, np.split(readings, len(scalings)), strict=True)]
+        )
     mean, scale = (np.repeat([getattr(scaling, name) for scaling in each], rows, axis=0) for name in ("mean", "scale"))
     return lambda readings: (readings - mean) / scale
 

@@ -33,8 +33,8 @@ from rpsp.algorithms.policies import (
 from rpsp.data.arrays import Numbers
 from rpsp.data.batches import Batch, pack, padded
 from rpsp.data.episodes import Episode, split
-from rpsp.data.scaling import OneHot, Scaling, fit_scaling
-from rpsp.envs.structures import mask_size, symbols_of
+from rpsp.data.scaling import Encoding, Joined, OneHot, Scaling, fit_scaling, fit_with_images, unexplained
+from rpsp.envs.structures import images_in, mask_size, symbols_of
 from rpsp.errors import DivergedError, UsageError
 from rpsp.filters.base import AbstractFilter, Concatenated, reached
 from rpsp.filters.memory import MaskMemory, observation_window
@@ -83,7 +83,7 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
         pink_noise=settings.pink_noise,
     )
     explored = time.perf_counter()
-    scaling, episodes = _encoded(found, envs)
+    scaling, episodes = _encoded(found, envs, settings)
     fitted, held = split(episodes, settings.held_out, rng=rng, keep=belief.min_length)
     batch, held = pack(fitted), pack(held)
     filter = belief.fit(batch, held, key=filter_key)
@@ -103,13 +103,17 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
         "exploration_samples": samples,
         "exploration_return": float(np.mean([e.rewards.sum() for e in found if e.rewards is not None])),
         "state_size": filter.size,
-        "still_readings": int((np.ptp(np.concatenate([e.observations for e in found]), axis=0) == 0).sum()),
+        "still_readings": 0 if images_in(envs) else still_readings(found),
         "ignored_readings": 0 if filter.used is None else int(np.sum(np.asarray(filter.used) == 0)),
         "prediction_error": float(watched["prediction_error"]),
         "persistence_error": float(watched["persistence_error"]),
         "exploration_seconds": explored - started,
         "initialisation_seconds": time.perf_counter() - explored,
     }
+    if images_in(envs):
+        some = rng.permutation(sum(len(e.observations) for e in found))[:2000]
+        rows_seen = np.concatenate([episode.observations for episode in found])[np.sort(some)]
+        record["image_residual"] = unexplained(scaling, rows_seen)
     # A quarter more rows than full ones would need, because episodes seldom fill them: saves a compilation.
     rows = -(-5 * settings.samples // (4 * (max_episode_steps(envs) or settings.samples)))
     memory = algorithm.init(agent, key=key_for(settings.seed, INIT_STREAM, 0))
@@ -156,6 +160,11 @@ def advance(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, trainin
     watched = diagnose(before.agent, new, batch, recipe.algorithm.moves_filter(before.agent))
     update = Update(batch, new, memory, watched | diagnostics)
     return concluded(recipe, settings, training, before, collected, update, (started, fitted, acted))
+
+
+def still_readings(episodes: list[Episode]) -> int:
+    """Return the number of observations that never change in some episodes."""
+    return int((np.ptp(np.concatenate([e.observations for e in episodes]), axis=0) == 0).sum())
 
 
 class Update(NamedTuple):
@@ -244,11 +253,15 @@ def train(
         yield training, record
 
 
-def _encoded(episodes: list[Episode], envs: VectorEnv) -> tuple[Scaling | OneHot, list[Episode]]:
+def _encoded(episodes: list[Episode], envs: VectorEnv, settings: TrainingSettings) -> tuple[Encoding, list[Episode]]:
     """Return the scaling of observations, and the episodes scaled with it."""
     space, units = envs.single_observation_space, action_units(envs)
     if isinstance(space, Discrete):
         scaling = OneHot(int(space.n))
+    elif images := [entries for entries, _, _ in images_in(envs)]:
+        rng = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(4,)))
+        rows = np.concatenate([episode.observations for episode in episodes])
+        scaling = fit_with_images(rows, images, settings.image_components, rng=rng)
     else:
         scaling = fit_scaling(np.concatenate([episode.observations for episode in episodes]))
     acted = OneHot(units.size).encode if isinstance(units, ActionSymbols) else lambda actions: actions
@@ -271,7 +284,7 @@ def _policy(
     settings: TrainingSettings,
     squashed: bool,
     key: PRNGKeyArray,
-    observations: Scaling | OneHot,
+    observations: Encoding,
 ) -> AbstractPolicy:
     units = action_units(envs)
     given: dict[str, Any] = {
@@ -284,8 +297,9 @@ def _policy(
     sizes = len(scaling.mean), units.size
     if symbols := symbols_of(envs.single_action_space):
         if masked := mask_size(envs):  # a half, as the policy sees it: between forbidden and allowed
-            assert isinstance(observations, Scaling)
-            given["allowed_above"] = ((0.5 - observations.mean) / observations.scale)[-masked:]
+            last = observations.parts[-1] if isinstance(observations, Joined) else observations
+            assert isinstance(last, Scaling)
+            given["allowed_above"] = ((0.5 - last.mean) / last.scale)[-masked:]
         if isinstance(units, ActionSymbols):
             return CategoricalPolicy(*sizes, **given)
         return ProductPolicy(sizes[0], units.size - sum(symbols), symbols, log_std=settings.log_std, **given)

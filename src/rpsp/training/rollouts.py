@@ -17,7 +17,7 @@ from jaxtyping import Float
 from rpsp.algorithms.policies import Agent
 from rpsp.data import trees
 from rpsp.data.episodes import Episode
-from rpsp.data.scaling import OneHot, Scaling
+from rpsp.data.scaling import Encoding
 from rpsp.envs.structures import mask_size
 from rpsp.errors import UsageError
 from rpsp.filters.base import AbstractFilter
@@ -149,7 +149,7 @@ def collect(
     agent: Agent,
     envs: VectorEnv,
     *,
-    scaling: Scaling | OneHot,
+    scaling: Encoding,
     samples: int | None = None,
     episodes: int | None = None,
     seed: int,
@@ -203,7 +203,7 @@ def collect_together(
     agents: Agent,
     envs: VectorEnv,
     *,
-    scalings: Sequence[Scaling | OneHot],
+    scalings: Sequence[Encoding],
     samples: int,
     seeds: Sequence[int],
     iteration: int,

@@ -13,7 +13,7 @@ from rpsp.algorithms.base import AbstractAlgorithm
 from rpsp.algorithms.networks import Body
 from rpsp.algorithms.policies import Agent
 from rpsp.data.batches import Batch
-from rpsp.data.scaling import OneHot, Scaling
+from rpsp.data.scaling import Encoding
 from rpsp.errors import UsageError
 from rpsp.filters.belief import Belief, check_at_least
 
@@ -60,6 +60,8 @@ class LoopSettings:
     paper."""
     plus_obs: int = 0
     """Number of recent observations that the policy gets in addition to the state. The paper's +obs is 2."""
+    image_components: int = 8
+    """Largest number of coordinates that represent an image: its principal components, fitted to the exploration."""
     refit_before: tuple[int, ...] = ()
     """Iterations, counted from 0, before which the filter is refitted to recent batches. After two rejected refits in a
     row some are left out. Not in the paper."""
@@ -82,6 +84,7 @@ class LoopSettings:
     def __post_init__(self) -> None:
         """Check the settings."""
         check_at_least(self, 1, "hidden")
+        check_at_least(self, 1, "image_components", most=1000)
         check_at_least(self, 1, "refit_wait", "refit_batches", "refit_samples", most=None)
         check_at_least(self, 0, "plus_obs", "refit_above", "refit_when")
         if not 0 <= self.pink_noise <= 1:
@@ -118,7 +121,7 @@ class Training(eqx.Module):
     agent: Agent
     memory: Any
     """The memory of the algorithm."""
-    scaling: Scaling | OneHot
+    scaling: Encoding
     """The scaling of observations, fitted to the exploration."""
     recent: tuple[Batch, ...]
     """The latest batches, as far as a later refit will use them."""

@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from jaxtyping import Bool, Float
 
 from rpsp import sentinel
+from rpsp.envs.structures import images_in
 from rpsp.errors import FAILED_SHARE, DivergedError, EnvironmentFailure, RpspError
 from rpsp.training.acting import View
 from rpsp.training.actions import Units, _name
@@ -238,6 +239,8 @@ def _table(envs: VectorEnv) -> Callable[[Any], Float[np.ndarray, "row obs"]]:
     space, rows = envs.single_observation_space, envs.num_envs  # looked up once: every wrapper passes the request on
     if isinstance(space, Discrete):
         return lambda readings: np.array(readings, np.float64).reshape(rows, -1) - space.start
+    if images_in(envs):  # pixels are many, and need not be doubles
+        return lambda readings: np.asarray(readings).reshape(rows, -1)
     return lambda readings: np.asarray(readings, np.float64).reshape(rows, -1)
 
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from rpsp.data.batches import pack
 from rpsp.data.episodes import Episode, as_episodes
-from rpsp.data.scaling import OneHot
+from rpsp.data.scaling import OneHot, Scaling, coordinates
 from rpsp.experiments.agents import TrainedAgent
 from rpsp.experiments.figures.appearance import COLOURS, CYCLE, styled, subplots
 from rpsp.experiments.models import PredictiveStateModel
@@ -155,10 +155,10 @@ def agent_fan(agent: TrainedAgent, episodes: Sequence[Episode], horizon: int = 1
     found = fan(forecasts, episodes, horizon)
     if isinstance(agent.scaling, OneHot):
         return found
-    decode = agent.scaling.decode
-    return found._replace(
-        truth=decode(found.truth), predicted=decode(found.predicted), bands=found.bands * agent.scaling.scale
-    )
+    units = coordinates(agent.scaling)
+    assert isinstance(units, Scaling)
+    decode = units.decode
+    return found._replace(truth=decode(found.truth), predicted=decode(found.predicted), bands=found.bands * units.scale)
 
 
 @styled
@@ -185,7 +185,7 @@ def prediction_fan(
         found = agent_fan(model, episodes, horizon)
         if isinstance(model.scaling, OneHot):
             return _symbol_forecasts(found.predicted[:, 0], found.truth.argmax(axis=1), title)
-        names = names or list(model.structure.names or ()) or [f"observation {i}" for i in range(found.truth.shape[1])]
+        names = names or list(model.coordinate_names or ()) or [f"observation {i}" for i in range(found.truth.shape[1])]
         return _draw_fan(found, names, title)
     episodes = as_episodes(episodes, gaps=model.missing is not None)
     if isinstance(model.observations, OneHot):

@@ -38,7 +38,6 @@ from rpsp.experiments.resolve import read_config
 from rpsp.experiments.results import Result
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.run_writer import summary
-from rpsp.experiments.spaces import read_structure
 from rpsp.experiments.words import clock, mean_with_error, number
 from rpsp.training.loop import Record
 
@@ -176,7 +175,7 @@ def belief_section(directory: Path, say: Say) -> str:
     damaged: list[str] = []
     try:
         config = read_config(directory)
-        found, symbols = _forecasts(directory, getattr(config.settings, "future", 5), damaged.append)
+        found, symbols, known = _forecasts(directory, getattr(config.settings, "future", 5), damaged.append)
     except RpspError as error:
         return f'<p class="note">No forecasts: {escape(str(error))}</p>'
     for sentence in damaged:
@@ -184,21 +183,21 @@ def belief_section(directory: Path, say: Say) -> str:
     notes = "".join(f'<p class="note">{escape(sentence)}</p>' for sentence in damaged)
     if symbols:
         return f'{notes}<div class="two">{_symbol_panel(found)}</div>'
-    names = read_structure(directory).names or observation_names(config, found.truth.shape[1])
+    names = known or observation_names(config, found.truth.shape[1])
     colour = style(config.method).colour
     panels = "".join(_fan_panel(found, dim, name, colour) for dim, name in enumerate(names[:MOST_PANELS]))
     return f'{notes}<div class="two">{panels}</div>'
 
 
-def _forecasts(directory: Path, horizon: int, say: Say) -> tuple[Fan, bool]:
-    """Return forecasts from the middle of an episode, and whether the observations are symbols."""
+def _forecasts(directory: Path, horizon: int, say: Say) -> tuple[Fan, bool, list[str] | None]:
+    """Return forecasts from the middle of an episode, whether observations are symbols, and their names if known."""
     agent = load(directory, say=say)
     # With exploration noise, because deterministic episodes may show little movement. The horizon is the one that the
     # state is fitted to predict, if it is fitted to predict one.
     episodes = agent.evaluate(5, deterministic=False).episodes
     found = agent_fan(agent, episodes, horizon)
     middle = max(0, (len(found.truth) - found.length) // 2)
-    return found._replace(first=middle), isinstance(agent.scaling, OneHot)
+    return found._replace(first=middle), isinstance(agent.scaling, OneHot), agent.coordinate_names
 
 
 def _fan_panel(fan: Fan, dim: int, name: str, colour: str) -> str:

@@ -14,12 +14,13 @@ from jaxtyping import Array, Float
 
 from rpsp.algorithms.policies import Agent
 from rpsp.data.arrays import Numbers
-from rpsp.data.scaling import OneHot
+from rpsp.data.scaling import OneHot, coordinates
 from rpsp.errors import UsageError
 from rpsp.experiments.agents import EVALUATING, TrainedAgent, load
 from rpsp.experiments.compilation import compilation_cached
 from rpsp.experiments.files import Say
 from rpsp.experiments.resolve import read_config
+from rpsp.experiments.video.expected import expected_pictures
 from rpsp.experiments.video.files import encoder, write_video
 from rpsp.experiments.video.frames import HORIZON, Watched, pictures
 from rpsp.experiments.video.ghost import Ghost, follow, rendered, unrendered
@@ -129,19 +130,24 @@ def play(agent: TrainedAgent, seed: int = 0, steps: int = 500) -> Watched:
             if len(rewards) > every * MOST_FRAMES:  # keep every second frame, then every fourth, …
                 every, scenes = 2 * every, scenes[::2]
         shown = range(0, len(rewards), every)
-        forecasts = agent.scaling.decode(_forecasts(agent, states))
+        expected = _forecasts(agent, states)
+        forecasts = coordinates(agent.scaling).decode(expected)
         if ghost is not None:
             scenes = [ghost.over(*scene, forecasts[step]) for scene, step in zip(scenes, shown, strict=True)]
         else:
             scenes = [picture for picture, _ in scenes]
     finally:
         envs.close()
-    observations = np.concatenate([*readings, reading]).astype(np.float64) - agent.first
-    if isinstance(agent.scaling, OneHot):
-        observations = agent.scaling.encode(observations)
+    rows = np.concatenate([*readings, reading]).astype(np.float64) - agent.first
+    units = coordinates(agent.scaling)
+    if isinstance(units, OneHot):
+        observations = units.encode(rows)
         word, least = "symbol", 1.0
     else:
-        word, least = "observation", 0.1 * agent.scaling.scale  # do not magnify tiny movements
+        observations = units.decode(agent.scaling.encode(rows))
+        word, least = "observation", 0.1 * units.scale  # do not magnify tiny movements
+    if images := agent.structure.images:
+        scenes = expected_pictures(images[0], rows, agent.scaling.decode(expected), shown)
     low, high = observations.min(axis=0), observations.max(axis=0)
     margin = np.maximum(0.15 * (high - low), (least - (high - low)) / 2) + 1e-12
     real_time = float(envs.metadata.get("render_fps") or 30) / every
@@ -150,10 +156,10 @@ def play(agent: TrainedAgent, seed: int = 0, steps: int = 500) -> Watched:
         forecasts=forecasts,
         rewards=np.array(rewards),
         shown=shown,
-        scenes=scenes if renders else None,
+        scenes=scenes if renders or images else None,
         caption="" if ghost is None else ghost.caption,
         limits=np.stack([low - margin, high + margin], axis=1),
-        names=list(agent.structure.names or (f"{word} {i + agent.first}" for i in range(observations.shape[1]))),
+        names=list(agent.coordinate_names or (f"{word} {i + agent.first}" for i in range(observations.shape[1]))),
         frames_per_second=min(30.0, max(5.0, real_time)),
     )
 
