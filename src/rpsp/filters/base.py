@@ -102,8 +102,13 @@ class AbstractFilter(eqx.Module):
     def view(self) -> Float[Numbers, "q x"] | None:
         """Projection P of what policies see: they get Pᵀ q instead of the state q. Default: None, the whole state.
 
-        For filters that must remember more than the policy shall see. Linear baselines see all of q.
+        For filters that must remember more than the policy shall see.
         """
+        return None
+
+    @property
+    def baseline_view(self) -> Float[Numbers, "q x"] | None:
+        """Projection of what linear baselines see. Default: None, the whole state, also where policies see less."""
         return None
 
     @property
@@ -294,10 +299,11 @@ def predictions(
 
 
 def one_step_error(filter: AbstractFilter, batch: Batch) -> float:
-    """Return the mean squared error of E[o_t | q_t, a_t] over all steps and observation dimensions of a batch."""
+    """Return the mean squared error of E[o_t | q_t, a_t] over all readings of a batch. Missing ones (NaN) are left out."""
     mask = np.asarray(batch.mask)
     errors = np.asarray(compiled_predictions(filter, batch))[mask] - np.asarray(batch.observations)[mask]
-    return float(np.mean(np.square(errors, dtype=np.float64)))
+    squares = np.square(errors, dtype=np.float64)
+    return float(np.nanmean(squares) if np.isnan(batch.observations).any() else np.mean(squares))
 
 
 @eqx.filter_jit
@@ -367,6 +373,20 @@ class Concatenated(AbstractFilter):
             return None
         return block_diag(*(np.eye(f.size) if f.view is None else f.view for f in (self.first, self.second)))
 
+    @property
+    def baseline_view(self) -> Float[Numbers, "q x"] | None:
+        """Block-diagonal, as `view`."""
+        views = [f.baseline_view for f in (self.first, self.second)]
+        if views == [None, None]:
+            return None
+        sizes = self.first.size, self.second.size
+        return block_diag(*(np.eye(n) if v is None else v for n, v in zip(sizes, views, strict=True)))
+
+
+def read_errors(predicted: Float[Array, "*n obs"], observed: Float[Array, "*n obs"]) -> Float[Array, "*n obs"]:
+    """Return predictions minus readings; 0 where a reading is missing (NaN), in value and gradient."""
+    return jnp.where(jnp.isnan(observed), 0.0, predicted - jnp.nan_to_num(observed))
+
 
 def prediction_loss(
     filter: AbstractFilter,
@@ -389,5 +409,5 @@ def prediction_loss(
         per: flags that are counted to get M, as in `masked_mean`. `per=batch.ends` is the paper's definition.
             Default: the mean over steps.
     """
-    errors = predictions(filter, states, jnp.asarray(batch.actions)) - batch.observations
+    errors = read_errors(predictions(filter, states, jnp.asarray(batch.actions)), jnp.asarray(batch.observations))
     return masked_mean(jnp.sum(errors**2, axis=-1), jnp.asarray(batch.mask), per=per)

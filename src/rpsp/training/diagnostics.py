@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -33,18 +34,34 @@ def diagnose(old: Agent, new: Agent, batch: Batch, moved: bool) -> Diagnostics:
     predicted = predictions(old.filter, before, jnp.asarray(batch.actions))
     return {
         "prediction_error": _normalised(predicted, batch),
-        "persistence_error": _normalised(jnp.asarray(batch.previous_observations), batch),
+        "persistence_error": _normalised(_last_readings(batch), batch),
         "whole_kl": mean_kl(distributions(old.policy, before[rows]), distributions(new.policy, after), mask[rows]),
     }
 
 
+def _last_readings(batch: Batch) -> Float[Array, "row time obs"]:
+    """Return the latest reading of every sensor before each step; 0, the mean, before the first one of an episode."""
+
+    def advance(latest: Array, at: tuple[Array, Array]) -> tuple[Array, Array]:
+        start, o = at
+        latest = jnp.where(jnp.isnan(o), jnp.where(start[:, None], 0.0, latest), jnp.nan_to_num(o))
+        return latest, latest
+
+    before = jnp.asarray(batch.previous_observations)
+    by_time = trees.swap((jnp.asarray(batch.starts), before))
+    return trees.swap(jax.lax.scan(advance, jnp.zeros_like(before[:, 0]), by_time)[1])
+
+
 def _normalised(predicted: Float[Array, "row time obs"], batch: Batch) -> Float[Array, ""]:
-    """Return squared error divided by variance, pooled over dimensions: 0 is perfect, 1 is as good as the mean."""
-    mask, actual = jnp.asarray(batch.mask)[..., None], jnp.asarray(batch.observations)
-    mask = jnp.broadcast_to(mask, actual.shape)
+    """Return squared error divided by variance, pooled over dimensions: 0 is perfect, 1 is as good as the mean.
+
+    Readings that are missing (NaN) are left out.
+    """
+    actual = jnp.asarray(batch.observations)
+    mask = jnp.asarray(batch.mask)[..., None] & ~jnp.isnan(actual)
 
     def mean(x: Array) -> Array:
-        return jnp.sum(jnp.where(mask, x, 0.0), axis=(0, 1)) / jnp.maximum(jnp.sum(mask[..., 0]), 1)
+        return jnp.sum(jnp.where(mask, x, 0.0), axis=(0, 1)) / jnp.maximum(jnp.sum(mask, axis=(0, 1)), 1)
 
     variance = jnp.sum(mean((actual - mean(actual)) ** 2))
     return jnp.sum(mean((predicted - actual) ** 2)) / jnp.maximum(variance, 1e-12)
