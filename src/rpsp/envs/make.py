@@ -44,7 +44,8 @@ from rpsp.envs.disturbances import (
 from rpsp.envs.guards import _short
 from rpsp.envs.mujoco_batch import MujocoBatch
 from rpsp.envs.mujoco_formulas import BATCHED_IDS
-from rpsp.envs.silence import Outage, Rate, latency as latency_of, parsed_latency, parsed_outage
+from rpsp.envs.silence import Outage, Rate, parsed_latency, parsed_outage
+from rpsp.envs.silence import latency as latency_of
 from rpsp.envs.tasks import _CLASSIC_POSITIONS, TASKS
 from rpsp.envs.vector import Autoreset, DisturbedBatch, SerialBatch, _autoreset_mode, _blaming, _Front
 from rpsp.envs.watchdog import Patience

@@ -35,7 +35,7 @@ class Rate(Disturbance):
     ) -> gymnasium.Space:
         """Prepare the clock of every row, and n for every sensor."""
         size = _require_box(observation_space, "sensor_rate").shape[0]
-        given = {i: self._given for i in range(size)} if isinstance(self._given, int) else self._given
+        given = dict.fromkeys(range(size), self._given) if isinstance(self._given, int) else self._given
         if wrong := [i for i in given if i >= size]:
             raise UsageError(
                 f"sensor_rate: there is no sensor {wrong[0]}, the observation has {size} numbers; "

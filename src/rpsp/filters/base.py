@@ -112,6 +112,11 @@ class AbstractFilter(eqx.Module):
         return None
 
     @property
+    def accepts_gaps(self) -> bool:
+        """Whether `update` accepts observations with NaN, which means that a reading is missing. Default: False."""
+        return False
+
+    @property
     def horizon(self) -> int:
         """Number of steps that `predict_horizon` predicts; 0 if it is not defined. Refinement minimises their error."""
         return 0
@@ -372,6 +377,11 @@ class Concatenated(AbstractFilter):
         if self.first.view is None and self.second.view is None:
             return None
         return block_diag(*(np.eye(f.size) if f.view is None else f.view for f in (self.first, self.second)))
+
+    @property
+    def accepts_gaps(self) -> bool:
+        """Whether both filters accept them."""
+        return self.first.accepts_gaps and self.second.accepts_gaps
 
     @property
     def baseline_view(self) -> Float[Numbers, "q x"] | None:

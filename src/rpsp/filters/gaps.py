@@ -155,6 +155,11 @@ class GapFilter(AbstractFilter):
         return hiding(self.inner, self.size - self.inner.size)
 
     @property
+    def accepts_gaps(self) -> bool:
+        """True."""
+        return True
+
+    @property
     def baseline_view(self) -> Float[Numbers, "q x"]:
         """Baselines see the state of the wrapped filter, without P."""
         return np.eye(self.size, self.inner.size, dtype=np.float32)

@@ -59,6 +59,11 @@ class MarkedFilter(AbstractFilter):
         return hiding(self.inner, self.sensors)
 
     @property
+    def accepts_gaps(self) -> bool:
+        """True."""
+        return True
+
+    @property
     def baseline_view(self) -> Float[Numbers, "q x"]:
         """Baselines see the state of the wrapped filter."""
         return np.eye(self.inner.size + self.sensors, self.inner.size, dtype=np.float32)
