@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from comparing import KEY
 
+from rpsp.algorithms.critics import values
 from rpsp.algorithms.networks import Network, NormedNetwork, ResidualNetwork
 from rpsp.algorithms.policies import Agent, GaussianPolicy, SquashedGaussian, SquashedPolicy
-from rpsp.algorithms.sac import Sac, SacMemory, recomputed, values
+from rpsp.algorithms.sac import Sac
+from rpsp.algorithms.sac_memory import SacMemory, recomputed
 from rpsp.data.batches import Batch, pack
 from rpsp.data.episodes import Episode
 from rpsp.data.replay import store
@@ -202,6 +204,28 @@ def test_a_change_of_units_keeps_functions_and_rescales_adams_moments() -> None:
         assert np.abs(first[0].weight).max() > 0
         np.testing.assert_array_equal(after[1].layers[1].weight, before[1].layers[1].weight)
         np.testing.assert_array_equal(after[2], before[2])
+
+
+def test_running_scale_standardises_all_that_was_seen() -> None:
+    """The moments of all states, the first 1000 of which are those of the policy's own scaling; critics share them."""
+    agent, algorithm = gru_agent(), Sac(**SMALL, running_scale=True)
+    batches = [batch_of(0, 12, 12, 9), batch_of(1, 12, 7, 5)]
+    memory = algorithm.on_exploration(agent, algorithm.init(agent, key=KEY), batches[0])
+    new, memory, found = algorithm.step(agent, memory, batches[1], key=KEY)
+    states = [np.asarray(compiled_unroll(agent.filter, b), np.float64)[np.asarray(b.mask)] for b in batches]
+    seen = np.concatenate(states)
+    n = len(seen) + 1000  # mean 0 and scale 1
+    mean = seen.sum(axis=0) / n
+    scale = np.sqrt(((seen**2).sum(axis=0) + 1000) / n - mean**2)
+    for network in (new.policy.network, *(jax.tree.map(lambda x, i=i: x[i], memory.critics) for i in (0, 1))):
+        np.testing.assert_allclose(network.mean[:4], mean, atol=1e-6)
+        np.testing.assert_allclose(network.scale[:4], scale, rtol=1e-5)
+    np.testing.assert_array_equal(memory.critics.mean[:, 4:], 0)
+    np.testing.assert_array_equal(memory.critics.scale[:, 4:], 1)
+    assert eqx.tree_equal(memory.targets.scale, memory.critics.scale) and float(found["skipped"]) == 0
+    broken = eqx.tree_at(lambda b: b.observations, batches[1], np.full_like(batches[1].observations, np.nan))
+    after = algorithm.step(new, memory, broken, key=KEY)[1]
+    assert np.isfinite(after.inputs.mean).all(), "what is not finite does not enter them"
 
 
 def test_nothing_is_learned_of_less_than_a_minibatch() -> None:

@@ -99,8 +99,9 @@ def test_the_agent_that_acts_is_one_lot_behind(begun: Training) -> None:
     np.testing.assert_allclose(drawn[:9], np.exp(np.repeat([0, 0, 1], 3)) * noise, rtol=1e-4)
 
 
-def test_a_run_that_learns_while_acting_resumes_bit_for_bit() -> None:
-    recipe = Recipe(window, Sac(minibatch=16, capacity=100, hidden=(8,), learn_every=9))
+@pytest.mark.parametrize("running_scale", [False, True])
+def test_a_run_that_learns_while_acting_resumes_bit_for_bit(running_scale: bool) -> None:
+    recipe = Recipe(window, Sac(minibatch=16, capacity=100, hidden=(8,), learn_every=9, running_scale=running_scale))
     whole = list(train(recipe, drifting(), SETTINGS, 3))
     again = list(train(recipe, drifting(), SETTINGS, 3, whole[1][0]))
     for (training, record), (expected, recorded) in zip(again, whole[2:], strict=True):

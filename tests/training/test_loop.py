@@ -20,6 +20,7 @@ from rpsp.algorithms.alternating import InSequence
 from rpsp.algorithms.base import AbstractAlgorithm, everything, filter_only, policy_only
 from rpsp.algorithms.policies import Agent
 from rpsp.algorithms.ppo import Ppo
+from rpsp.algorithms.sac import Sac
 from rpsp.algorithms.trpo import Trpo
 from rpsp.algorithms.vrpg import Vrpg
 from rpsp.data.batches import Batch, pack, unpack
@@ -172,6 +173,12 @@ def test_a_run_taken_up_again_gives_the_same_bits(trained: Any) -> None:
         assert {k: v for k, v in record.items() if "second" not in k} == {
             k: v for k, v in recorded.items() if "second" not in k
         }
+
+
+def test_two_ways_to_scale_the_inputs_are_refused() -> None:
+    recipe = Recipe(window, Sac(minibatch=16, hidden=(8,), running_scale=True))
+    with pytest.raises(UsageError, match=r"renew_units: .*running_scale.*; turn one of the two off"):
+        begin(recipe, drifting(), replace(SETTINGS, renew_units=True))
 
 
 @pytest.mark.parametrize("algorithm", [Ppo(1e-2, passes=2, minibatch=16, hidden=(4,)), Trpo()])

@@ -44,6 +44,11 @@ class InSequence(AbstractAlgorithm):
         return any(algorithm.gains_from_gpu for algorithm in self.algorithms)
 
     @property
+    def scales_inputs(self) -> bool:
+        """Whether any of them does."""
+        return any(algorithm.scales_inputs for algorithm in self.algorithms)
+
+    @property
     def names(self) -> list[str]:
         """The prefix of each algorithm's diagnostics."""
         names = [algorithm.name for algorithm in self.algorithms]

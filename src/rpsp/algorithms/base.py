@@ -83,6 +83,11 @@ class AbstractAlgorithm(eqx.Module):
         """
 
     @property
+    def scales_inputs(self) -> bool:
+        """Whether it changes the scaling of the policy's input itself. Default: False."""
+        return False
+
+    @property
     def interval(self) -> int:
         """Number of environment steps between two calls of `learn`. Default: 0, `learn` is not called."""
         return 0

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from rpsp.data import trees
 from rpsp.data.arrays import Numbers
+from rpsp.data.moments import Moments, scale_of
 from rpsp.data.scaling import Scaling
 from rpsp.errors import UsageError
 from rpsp.filters.base import AbstractFilter, Concatenated, constant
@@ -158,6 +159,25 @@ def in_units(network: Network, scaling: Scaling) -> Network:
     first = network.layers[0]
     W, bias, mean, scale = (np.asarray(x, np.float64) for x in (first.weight, first.bias, network.mean, network.scale))
     return with_first_layer(network, W * (scaling.scale / scale), bias + W @ ((scaling.mean - mean) / scale), scaling)
+
+
+def standardised(network: Network, mean: Float[Array, "*x"], scale: Float[Array, "*x"]) -> Network:
+    """Return a network with another scaling of its input, and the same weights. Its function changes."""
+    return trees.replace(lambda n: [n.mean, n.scale], network, [mean, scale])
+
+
+SMALLEST_RUNNING_SCALE = 1e-3
+"""Smallest running scale of an input, as a fraction of the largest one."""
+
+
+def running_scaling(moments: Moments) -> tuple[Float[Array, " x"], Float[Array, " x"]]:
+    """Return mean and scale that standardise every coordinate of what has been seen.
+
+    Args:
+        moments: the moments of Pᵀ q.
+    """
+    scale = scale_of(moments)
+    return moments.mean, jnp.maximum(scale, SMALLEST_RUNNING_SCALE * jnp.max(scale))
 
 
 def input_scaling(filter: AbstractFilter, states: Float[np.ndarray, "n q"], least: float = 1.0) -> Scaling:

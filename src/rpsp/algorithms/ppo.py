@@ -49,17 +49,10 @@ from rpsp.algorithms.policies import AbstractDistribution, AbstractPolicy, Agent
 from rpsp.data import trees
 from rpsp.data.arrays import Scalar
 from rpsp.data.batches import Batch, Steps, masked_mean
+from rpsp.data.moments import Moments, merge, no_moments, scale_of
 from rpsp.data.scaling import Scaling
 from rpsp.errors import UsageError
 from rpsp.filters.base import AbstractFilter, trainable, unroll
-
-
-class Moments(NamedTuple):
-    """Number of steps seen so far, and the mean and variance of their discounted returns."""
-
-    steps: Float[Array, ""]
-    mean: Float[Array, ""]
-    variance: Float[Array, ""]
 
 
 class PpoMemory(NamedTuple):
@@ -70,6 +63,7 @@ class PpoMemory(NamedTuple):
     adam: Any
     """Adam's moments of policy and critic, concatenated."""
     returns: Moments
+    """Moments of the discounted returns."""
     batches: Int[Array, ""]
     """Number of batches it has learned from."""
 
@@ -200,8 +194,7 @@ class Ppo(AbstractAlgorithm):
         inputs = agent.filter.size if view is None else view.shape[1]
         critic = kind(inputs, 1, hidden=self.hidden, scaling=scaling, view=view, key=key)
         theta, _ = trees.flatten((trees.only(agent.policy, which.policy), trees.only(critic, trainable(critic))))
-        zero = jnp.zeros((), jnp.float32)
-        return PpoMemory(critic, self._adam().init(theta), Moments(zero, zero, zero), jnp.zeros((), jnp.int32))
+        return PpoMemory(critic, self._adam().init(theta), no_moments(), jnp.zeros((), jnp.int32))
 
     @eqx.filter_jit
     def step(
@@ -259,7 +252,7 @@ class Ppo(AbstractAlgorithm):
         states = unroll(agent.filter, batch) if batch.states is None else batch.states
         states = jnp.where(mask[..., None], states, 0.0)
         returns = merge(memory.returns, rewards_to_go(batch, self.discount), mask)
-        scale = _scale(returns) if self.scale_rewards else jnp.ones(())
+        scale = scale_of(returns) if self.scale_rewards else jnp.ones(())
         scaled = trees.replace(lambda b: b.rewards, batch, jnp.asarray(batch.rewards) / scale)
         values = _values(memory.critic, states)
         after = jnp.zeros_like(values)
@@ -386,21 +379,3 @@ def states_after(
 def shuffled(mask: Bool[Array, " step"], *, key: PRNGKeyArray) -> Int[Array, " step"]:
     """Return the indices of all steps in random order, then those of filler."""
     return jnp.argsort(jnp.where(mask, jax.random.uniform(key, mask.shape), 2.0))
-
-
-def merge(moments: Moments, x: Steps, mask: Bool[Array, "row time"]) -> Moments:
-    """Return the moments of all earlier steps and the steps of a batch together (Chan et al. 1979)."""
-    n, mean = jnp.sum(mask, dtype=moments.steps.dtype), masked_mean(x, mask)
-    variance = masked_mean((x - mean) ** 2, mask)
-    total = jnp.maximum(moments.steps + n, 1)
-    share, apart = n / total, mean - moments.mean
-    return Moments(
-        moments.steps + n,
-        moments.mean + share * apart,
-        (1 - share) * moments.variance + share * variance + share * (1 - share) * apart**2,
-    )
-
-
-def _scale(returns: Moments) -> Float[Array, ""]:
-    """Return the standard deviation, or 1 if all returns are equal."""
-    return jnp.where(returns.variance > 1e-12, jnp.sqrt(jnp.maximum(returns.variance, 1e-12)), 1.0)

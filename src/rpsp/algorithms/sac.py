@@ -16,18 +16,15 @@ filter's update when it is needed. So the buffer stays valid after a refit that 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
-from scipy.linalg import block_diag
 
-from rpsp.algorithms.adam import adam_in_units, moments_in_units, policy_moments_in_units
+from rpsp.algorithms.adam import adam_in_units, policy_moments_in_units
 from rpsp.algorithms.base import (
     AbstractAlgorithm,
     Diagnostics,
@@ -36,15 +33,30 @@ from rpsp.algorithms.base import (
     check_positive,
     policy_only,
 )
-from rpsp.algorithms.networks import Network, NormedNetwork, in_units
+from rpsp.algorithms.critics import pair, pair_in_units, pair_moments_in_units, values
+from rpsp.algorithms.networks import Network
 from rpsp.algorithms.objectives import distributions, mean_kl
 from rpsp.algorithms.policies import AbstractPolicy, Agent, SquashedGaussian, SquashedPolicy
+from rpsp.algorithms.sac_memory import (
+    EXPLORED,
+    FRESH,
+    NAMES,
+    Fresh,
+    SacMemory,
+    Tally,
+    emptied,
+    in_running_scale,
+    no_tally,
+    recomputed,
+    with_inputs,
+)
 from rpsp.data import trees
 from rpsp.data.batches import Batch
+from rpsp.data.moments import Moments
 from rpsp.data.replay import Stored, drawn, empty, store
 from rpsp.data.scaling import Scaling
 from rpsp.errors import UsageError
-from rpsp.filters.base import step, trainable, unroll
+from rpsp.filters.base import trainable, unroll
 
 
 class Learners(NamedTuple):
@@ -56,49 +68,6 @@ class Learners(NamedTuple):
     log_temperature: Float[Array, ""]
     """log α."""
     adam: Any
-
-
-class SacMemory(NamedTuple):
-    """What SAC keeps between steps."""
-
-    critics: Network
-    targets: Network
-    """The target critics Q̄_i, which follow the critics slowly."""
-    log_temperature: Float[Array, ""]
-    adam: Any
-    stored: Stored
-    steps: Int[Array, ""]
-    """Number of steps stored so far, including those that were overwritten."""
-    fresh: Fresh | None = None
-    """The iteration in progress. None unless gradient steps are interleaved with acting."""
-
-
-class Tally(NamedTuple):
-    """Sums over gradient steps, for the diagnostics."""
-
-    totals: Float[Array, " diagnostic"]
-    taken: Float[Array, ""]
-    refused: Float[Array, ""]
-    """Number of gradient steps that were skipped."""
-
-
-class Fresh(NamedTuple):
-    """The steps of the iteration in progress, and what was learned during it.
-
-    They are apart from the replay buffer, which gets whole episodes in order when the iteration is over: without episodes
-    that failed, and with all steps of an episode behind each other.
-    """
-
-    stored: Stored
-    """A second buffer. In an iteration that is longer than it, the oldest steps are missing until the iteration is over."""
-    steps: Int[Array, ""]
-    tally: Tally
-
-
-FRESH = 10_000
-"""Capacity of the buffer of the iteration in progress, in steps."""
-NAMES = "critic_loss", "policy_loss", "entropy", "temperature", "value"
-"""The diagnostics that are means over gradient steps."""
 
 
 class _Progress(NamedTuple):
@@ -158,6 +127,9 @@ class Sac(AbstractAlgorithm):
     normed: bool = False
     """Whether plain critics have layer normalisation, which bounds their values at states far from all others. A residual
     body always has it."""
+    running_scale: bool = False
+    """Whether the inputs of policy and critics are standardised by the running mean and standard deviation of each
+    coordinate, over all steps so far. Otherwise they keep the scale of the exploration."""
 
     def __check_init__(self) -> None:
         check_positive(self, "learning_rate", "minibatch", "ratio", "capacity")
@@ -179,24 +151,11 @@ class Sac(AbstractAlgorithm):
             raise UsageError(f"sac: a {type(policy).__name__} does not fit; its policy is a SquashedPolicy.")
         states, actions = agent.filter.size, policy.actions
         observation = jax.eval_shape(agent.filter.predict, jnp.zeros(states), jnp.zeros(actions))
-        scaling = Scaling(
-            np.concatenate([np.asarray(policy.network.mean), np.zeros(actions)]),
-            np.concatenate([np.asarray(policy.network.scale), np.ones(actions)]),
-        )
-        view = policy.network.view
-        shape: dict[str, Any] = {
-            "hidden": self.hidden,
-            "scaling": scaling,
-            "view": None if view is None else block_diag(view, np.eye(actions)),  # as the policy, and all of the action
-        }
-        kind: type[Network] = type(policy.network)
-        if self.normed and kind is Network:
-            kind = cast(type[Network], NormedNetwork)
-        both = [kind(len(scaling.mean), 1, **shape, key=own) for own in jax.random.split(key)]
-        critics = trees.stack(both)
+        network = policy.network
+        critics = pair(network, actions, hidden=self.hidden, normed=self.normed, key=key)
         temperature = jnp.zeros((), jnp.float32)
         sizes, none = (states, observation.shape[0], actions), jnp.zeros((), jnp.int32)
-        fresh = Fresh(empty(min(FRESH, self.capacity), *sizes), none, _no_tally()) if self.learn_every else None
+        fresh = Fresh(empty(min(FRESH, self.capacity), *sizes), none, no_tally()) if self.learn_every else None
         return SacMemory(
             critics,
             critics,
@@ -205,7 +164,13 @@ class Sac(AbstractAlgorithm):
             empty(self.capacity, *sizes),
             none,
             fresh,
+            Moments(jnp.asarray(EXPLORED), network.mean, network.scale**2) if self.running_scale else None,
         )
+
+    @property
+    def scales_inputs(self) -> bool:
+        """Whether it changes the scaling of the policy's input itself: `running_scale`."""
+        return self.running_scale
 
     @property
     def interval(self) -> int:
@@ -221,6 +186,7 @@ class Sac(AbstractAlgorithm):
         count = jnp.floor(self.ratio * steps) - jnp.floor(self.ratio * fresh.steps)
         stored = store(fresh.stored, fresh.steps, lot, jnp.asarray(lot.states))
         memory = memory._replace(fresh=fresh._replace(stored=stored, steps=steps))
+        agent, memory = in_running_scale(agent, memory)
         agent, memory, tally = self._descended(agent, memory, count, fresh.tally, key=key)
         return agent, memory._replace(fresh=Fresh(stored, steps, tally))
 
@@ -233,10 +199,11 @@ class Sac(AbstractAlgorithm):
         mask, fresh = jnp.asarray(batch.mask), memory.fresh
         states = unroll(agent.filter, batch) if batch.states is None else jnp.asarray(batch.states)
         stored = store(memory.stored, memory.steps, batch, states)
-        tally, learned = (_no_tally(), 0) if fresh is None else (fresh.tally, fresh.steps)
+        tally, learned = (no_tally(), 0) if fresh is None else (fresh.tally, fresh.steps)
         count = jnp.floor(self.ratio * jnp.sum(mask)) - jnp.floor(self.ratio * learned)
-        memory = memory._replace(stored=stored, steps=memory.steps + jnp.sum(mask), fresh=_emptied(fresh))
-        new, memory, tally = self._descended(agent, memory, count, tally, key=key)
+        memory = memory._replace(stored=stored, steps=memory.steps + jnp.sum(mask), fresh=emptied(fresh))
+        scaled, memory = in_running_scale(agent, with_inputs(agent, memory, states, mask))
+        new, memory, tally = self._descended(scaled, memory, count, tally, key=key)
         means = tally.totals / jnp.maximum(tally.taken - tally.refused, 1)
         skipped = tally.refused / jnp.maximum(tally.taken, 1)
         diagnostics = dict(zip(NAMES, means, strict=True)) | {
@@ -276,8 +243,10 @@ class Sac(AbstractAlgorithm):
     def on_exploration(self, agent: Agent, memory: SacMemory, batch: Batch) -> SacMemory:
         """Store the steps of the exploration, with the actions that were executed."""
         batch = replace(trees.as_jax(batch), drawn_actions=jnp.asarray(batch.actions))
-        stored = store(memory.stored, memory.steps, batch, unroll(agent.filter, batch))
-        return memory._replace(stored=stored, steps=memory.steps + jnp.sum(jnp.asarray(batch.mask)))
+        states, mask = unroll(agent.filter, batch), jnp.asarray(batch.mask)
+        stored = store(memory.stored, memory.steps, batch, states)
+        memory = memory._replace(stored=stored, steps=memory.steps + jnp.sum(mask))
+        return with_inputs(agent, memory, states, mask)
 
     def on_refit(self, agent: Agent, memory: SacMemory) -> SacMemory:
         """Compute the stored states again, if `recompute` is set."""
@@ -287,29 +256,15 @@ class Sac(AbstractAlgorithm):
         """Rescale the input of critics and target critics, and Adam's moments of policy and critics."""
         policy = agent.policy
         assert isinstance(policy, SquashedPolicy)
-        mean, scale = np.zeros(policy.actions), np.ones(policy.actions)  # actions are not rescaled
-        of_critics = Scaling(np.concatenate([scaling.mean, mean]), np.concatenate([scaling.scale, scale]))
+        actions = policy.actions
 
         def change(first: Any, second: Any) -> tuple[Any, Any]:
             of_policy = policy_moments_in_units(first[0], second[0], policy, scaling)
-            pairs = [
-                moments_in_units(
-                    trees.take(first[1], i), trees.take(second[1], i), trees.take(memory.critics, i), of_critics
-                )
-                for i in (0, 1)
-            ]
-            m, v = (
-                (policy_moments, trees.stack(pair), moments[2])
-                for moments, policy_moments, pair in zip(
-                    (first, second), of_policy, zip(*pairs, strict=True), strict=True
-                )
-            )
+            of_critics = pair_moments_in_units(first[1], second[1], memory.critics, scaling, actions)
+            m, v = zip(of_policy, of_critics, (first[2], second[2]), strict=True)
             return m, v
 
-        critics, targets = (
-            trees.stack([in_units(trees.take(network, i), of_critics) for i in (0, 1)])
-            for network in (memory.critics, memory.targets)
-        )
+        critics, targets = (pair_in_units(each, scaling, actions) for each in (memory.critics, memory.targets))
         return memory._replace(critics=critics, targets=targets, adam=adam_in_units(memory.adam, change))
 
     def _adam(self) -> optax.GradientTransformation:
@@ -372,15 +327,6 @@ class Sac(AbstractAlgorithm):
         return trees.where(finite, followed, now._replace(tally=tally._replace(refused=tally.refused + 1)))
 
 
-def _no_tally() -> Tally:
-    return Tally(jnp.zeros(len(NAMES)), jnp.zeros(()), jnp.zeros(()))
-
-
-def _emptied(fresh: Fresh | None) -> Fresh | None:
-    """Return the record of an iteration that begins."""
-    return None if fresh is None else fresh._replace(steps=jnp.zeros_like(fresh.steps), tally=_no_tally())
-
-
 def _moving(learners: Learners) -> tuple[Any, Any, Array]:
     """Return the parameters that gradients change."""
     return (
@@ -396,51 +342,6 @@ def _fixed(learners: Learners) -> Any:
         (learners.policy, learners.critics, learners.log_temperature),
         (trainable(learners.policy), trainable(learners.critics), True),
     )[1]
-
-
-@eqx.filter_jit
-def recomputed(agent: Agent, memory: SacMemory, length: int = 1000) -> SacMemory:
-    """Return the memory with every stored state computed again by the agent's filter, in pieces of `length` steps.
-
-    A piece that starts in the middle of an episode starts from the stored state of the step before it. That is nearly
-    right, because coordinates keep their meaning and a filter soon forgets its initial state. The oldest step of a full
-    buffer has no step before it and keeps its state.
-    """
-    stored = memory.stored
-    capacity = stored.reward.shape[0]
-    length = min(length, capacity)
-    pieces = -(-capacity // length)
-
-    def cut(x: Array) -> Array:
-        return jnp.pad(x, [(0, pieces * length - capacity)] + [(0, 0)] * (x.ndim - 1)).reshape(
-            pieces, length, *x.shape[1:]
-        )
-
-    start, seen, executed = map(cut, (stored.start, stored.seen, stored.executed))
-    before = jnp.roll(stored.q, 1, axis=0)[::length]
-    oldest = memory.steps % capacity
-    seam = cut((jnp.arange(capacity) == oldest) & (memory.steps > capacity) & ~stored.start)
-
-    def advance(q: Array, at: Any) -> tuple[Array, Array]:
-        *last, kept = at
-        q = jax.vmap(partial(step, agent.filter))(q, *last)
-        q = jnp.where(kept[:, None], stored.q[oldest], q)
-        return q, q
-
-    by_time: Any = tuple(jnp.swapaxes(x, 0, 1) for x in (executed, seen, start, seam))
-    states = jnp.swapaxes(jax.lax.scan(advance, before, by_time)[1], 0, 1).reshape(pieces * length, -1)[:capacity]
-    filled = jnp.arange(capacity) < memory.steps
-    return memory._replace(stored=stored._replace(q=jnp.where(filled[:, None], states, stored.q)))
-
-
-def values(critics: Network, q: Float[Array, "n q"], action: Float[Array, "n act"]) -> Float[Array, "2 n"]:
-    """Return Q_i(q, a) of both critics."""
-    inputs = jnp.concatenate([q, action], axis=1)
-
-    def of_one(critic: Network) -> Array:
-        return jax.vmap(critic)(inputs)[:, 0]
-
-    return jax.vmap(of_one)(critics)
 
 
 def drawn_actions(

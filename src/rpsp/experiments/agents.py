@@ -19,7 +19,7 @@ from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.checkpoints import check_fit
 from rpsp.experiments.resolve import environment_maker, read_config
 from rpsp.experiments.run_directory import RunDirectory, warn
-from rpsp.experiments.run_writer import check_spaces, read_spaces
+from rpsp.experiments.spaces import check_spaces, read_spaces
 from rpsp.training.acting import lockstep
 from rpsp.training.actions import ActionRange, ActionSymbols, units_of
 from rpsp.training.rollouts import Collected, collect

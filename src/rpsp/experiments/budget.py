@@ -10,6 +10,8 @@ from rpsp.errors import UsageError
 
 UNLIMITED = 999_999
 """Number of iterations of a run that only --minutes limits."""
+AVERAGED = 10
+"""Number of last iterations whose mean return is the return of a run."""
 NAMES = "iterations", "steps", "minutes"
 """The settings of a budget."""
 

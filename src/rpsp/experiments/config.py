@@ -183,8 +183,20 @@ class TrainConfig:
     """TOML file of these settings. Flags take precedence over the file."""
     plugin: str | None = None
     """Modules to import first, as a,b: those that register environments, or classes that checkpoints contain."""
+    eval_every: int | None = None
+    """Number of iterations between evaluations on new episodes. The best checkpoint is then the best evaluated one.
+    Default: no evaluations."""
+    eval_episodes: int = 10
+    """Number of episodes of an evaluation."""
+    stop_at_return: float | None = None
+    """Stop when the mean return of the last ten iterations reaches this value.
+    With --eval-every: when the return of an evaluation does. Default: never."""
+    max_hours: float | None = None
+    """Stop after the iteration in which this time in hours is reached, whatever the budget. Default: no limit."""
+    logger: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ()
+    """Where metrics are logged in addition to metrics.jsonl. Each needs the extra of its name."""
     tensorboard: bool = False
-    """Also write TensorBoard files (extra `tensorboard`)."""
+    """Same as --logger tensorboard."""
     compilation_cache: bool = True
     """Cache compiled programs in ~/.cache/rpsp/xla for later commands."""
     json: bool = False

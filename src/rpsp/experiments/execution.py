@@ -13,6 +13,8 @@ import jax
 from rpsp.data.files import write_bytes
 from rpsp.errors import PENDING, EnvironmentFailure, RpspError
 from rpsp.experiments.budget import Budget
+from rpsp.experiments.callbacks.asked_for import asked_for
+from rpsp.experiments.callbacks.base import Callback
 from rpsp.experiments.config import TrainConfig
 from rpsp.experiments.files import Say, read_json, write_json
 from rpsp.experiments.finished_runs import Run, Runs
@@ -40,11 +42,17 @@ def ingredients(config: TrainConfig) -> tuple[Any, Any]:
 
 
 def train_runs(
-    configs: Sequence[TrainConfig], directories: Sequence[Path], make_envs: Callable[..., Any], say: Say, show: Show
+    configs: Sequence[TrainConfig],
+    directories: Sequence[Path],
+    make_envs: Callable[..., Any],
+    say: Say,
+    show: Show,
+    callbacks: Sequence[Callback] = (),
 ) -> list[Run]:
     """Execute Algorithm 1 for one or several runs in the same environment, and write their run directories.
 
-    Several runs advance together, and the mean of their records is shown. If one run fails, the others continue.
+    Several runs advance together, and the mean of their records is shown. If one run fails, the others continue. The
+    callbacks are those of a single run, in addition to those that settings ask for.
     """
     # Acting makes a thousand small calls per iteration. Dispatching a call to another thread costs more than the call.
     # (This has no effect if the user's program has used jax before.)
@@ -53,11 +61,15 @@ def train_runs(
     assert config.num_envs  # resolved
     with ExitStack() as stack, jax.default_device(_device(config)):
         each = zip(configs, directories, strict=True)
-        writers = [stack.enter_context(RunWriter(own, path, *ingredients(own), say)) for own, path in each]
+        writers = [
+            stack.enter_context(RunWriter(own, path, *ingredients(own), say, [*asked_for(own), *callbacks], make_envs))
+            for own, path in each
+        ]
         unfinished = [writer for writer in writers if not writer.finished]
         rows = config.num_envs
         for writer in unfinished:
             writer.num_runs = len(unfinished)
+            writer.begin()
 
         def envs(count: int) -> Any:
             made = make_envs(rows * count)
@@ -76,7 +88,7 @@ def train_runs(
                         writer.save(step.training, step.record)
                     else:
                         failed[writer.directory] = step.error
-                records = [step.record for _, step in found if step.error is None]
+                records = [writer.run.record for writer, step in found if step.error is None]
                 if records:
                     record = mean_record(records)
                     if "iteration" in record:

@@ -98,8 +98,9 @@ def line(record: Record, pace: Pace) -> str:
         dropped += f"  update not finite ({record['astray']} in a row)"
     if "rolled_back" in record:
         dropped += f"  rolled back, step sizes × {record['step_scale']:g} from now on"
+    evaluated = f"(evaluated {record['eval_return']:.2f})  " if "eval_return" in record else ""
     return (
-        f"{pace.share}  return {record['mean_return']:9.2f}  "
+        f"{pace.share}  return {record['mean_return']:9.2f}  {evaluated}"
         f"prediction {record['prediction_error']:.1e} (persistence {record['persistence_error']:.1e})  "
         f"KL {record['whole_kl']:.4f}  {record['steps_per_second']:7,.0f} steps/s  ETA {pace.eta}"
         f"{refitted}{dropped}"
@@ -113,6 +114,7 @@ def initialised(record: Record) -> str:
         f"filter with {record['state_size']:.0f} state dimensions ({record['initialisation_seconds']:.1f} s): held-out "
         f"error {record['prediction_error']:.1e} of the variance, persistence {record['persistence_error']:.1e}"
         + (f"; {record['still_readings']:.0f} observations never changed" if record.get("still_readings") else "")
+        + (f"; {record['ignored_readings']:.0f} observations carry nothing" if record.get("ignored_readings") else "")
     )
 
 

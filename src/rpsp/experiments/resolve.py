@@ -24,7 +24,6 @@ from rpsp.experiments.configure import check_values, configured, find_method, us
 from rpsp.experiments.files import read_json
 from rpsp.experiments.methods import Method
 from rpsp.experiments.plugins import import_plugin, named_modules
-from rpsp.experiments.run_writer import summary_writer
 from rpsp.experiments.upgrade import upgraded
 from rpsp.training.loop import max_episode_steps
 
@@ -230,8 +229,6 @@ def check(config: TrainConfig) -> None:
     """
     check_values(config)
     composed(config)
-    if config.tensorboard:
-        summary_writer()
 
 
 def composed(config: TrainConfig) -> Method:

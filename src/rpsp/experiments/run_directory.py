@@ -55,10 +55,8 @@ class RunDirectory:
         self.path = path
         self.checkpoints = path / "checkpoints"
         self.metrics_file = path / "metrics.jsonl"
-        self._known: tuple[int, dict[int, float]] = (
-            0,
-            {},
-        )  # the size of metrics.jsonl when it was last read, and the returns in it
+        self._known: tuple[int, dict[int, float], dict[int, float]] = (0, {}, {})
+        """The size of metrics.jsonl when it was last read, the returns and the evaluations in it."""
 
     # -----------------------------------------------------------------------------------------------------------------
     # Metrics
@@ -67,7 +65,7 @@ class RunDirectory:
     def append(self, record: Record) -> None:
         """Append a record to metrics.jsonl. The line is on disk when this returns."""
         line = (json.dumps(record) + "\n").encode()
-        returns = self.returns()
+        returns, evaluations = self.returns(), self.evaluations()
         try:
             with self.metrics_file.open("ab") as file:
                 write_through(file, line)
@@ -76,7 +74,8 @@ class RunDirectory:
                 f"{self.metrics_file}: {len(line)} bytes could not be written ({error.strerror})."
             ) from error
         returns.update(_returns(record))
-        self._known = self._size(), returns
+        evaluations.update(_evaluations(record))
+        self._known = self._size(), returns, evaluations
 
     def metrics(self) -> list[Record]:
         """Return all records. Reading stops at the first damaged line, for example one truncated by a crash."""
@@ -109,13 +108,23 @@ class RunDirectory:
         return sum("iteration" in r for r in kept)
 
     def returns(self) -> dict[int, float]:
-        """Return the mean return of every iteration. The file is read only if its size has changed."""
+        """Return the mean return of every iteration."""
+        return self._read()[1]
+
+    def evaluations(self) -> dict[int, float]:
+        """Return the mean returns of evaluations by the number of the checkpoint that was evaluated."""
+        return self._read()[2]
+
+    def _read(self) -> tuple[int, dict[int, float], dict[int, float]]:
+        """Read metrics.jsonl if its size has changed."""
         if self._known[0] != (size := self._size()):
-            found: dict[int, float] = {}
+            returns: dict[int, float] = {}
+            evaluations: dict[int, float] = {}
             for record in self.metrics():
-                found |= _returns(record)
-            self._known = size, found
-        return self._known[1]
+                returns |= _returns(record)
+                evaluations |= _evaluations(record)
+            self._known = size, returns, evaluations
+        return self._known
 
     def _size(self) -> int:
         return self.metrics_file.stat().st_size if self.metrics_file.exists() else 0
@@ -237,10 +246,15 @@ class RunDirectory:
         return sorted(int(p.name) for p in self.checkpoints.iterdir() if re.fullmatch("[0-9]{6,9}", p.name))
 
     def best(self) -> int | None:
-        """Return the number of the existing checkpoint whose agent had the highest mean return, or None."""
-        returns = self.returns()
-        known = [n for n in self.numbers() if n in returns]
-        return max(known, key=lambda n: returns[n]) if known else None
+        """Return the number of the existing checkpoint with the best agent, or None if no return is known.
+
+        It is the one with the highest return of an evaluation. Without evaluations, it is the one whose agent had the
+        highest mean return during training.
+        """
+        for returns in (self.evaluations(), self.returns()):
+            if known := [n for n in self.numbers() if n in returns]:
+                return max(known, key=lambda n: returns[n])
+        return None
 
     def _place(self, number: int) -> Path:
         return self.checkpoints / f"{number:06d}"
@@ -300,7 +314,7 @@ class RunDirectory:
 
 
 FILES = (
-    "command.txt", "config.json", "failure.txt", "metrics.jsonl", "report.html", "results.json", "spaces.json",
+    "command.txt", "config.json", "failure.txt", "logs.json", "metrics.jsonl", "report.html", "results.json", "spaces.json",
     "versions.json",
 )  # fmt: skip
 """The files of a run directory, apart from checkpoints, figures and videos."""
@@ -312,6 +326,13 @@ PARTIAL_CHECKPOINT = re.compile(r"\.[0-9]{6,9}\.[0-9]+(\.gone)?")
 def _returns(record: Record) -> dict[int, float]:
     """Return the mean return of a record by iteration. Empty for the record of the initialisation."""
     return {int(record["iteration"]): record["mean_return"]} if {"iteration", "mean_return"} <= record.keys() else {}
+
+
+def _evaluations(record: Record) -> dict[int, float]:
+    """Return the return of the evaluation after an iteration by checkpoint. Empty if there was none."""
+    if not {"iteration", "eval_return"} <= record.keys():
+        return {}
+    return {int(record["iteration"]) + 1: float(record["eval_return"])}
 
 
 def _sync_directory(path: Path) -> None:

@@ -5,25 +5,29 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import VectorEnv
 
-from rpsp.errors import FileFormatError, UsageError
-from rpsp.experiments.budget import NAMES, Budget
+from rpsp.errors import UsageError
+from rpsp.experiments.budget import AVERAGED, NAMES, Budget
+from rpsp.experiments.callbacks.base import Callback, Hooks, RunState
 from rpsp.experiments.config import TrainConfig
 from rpsp.experiments.files import Say, read_json, write_json
+from rpsp.experiments.labels import flat_settings
 from rpsp.experiments.results import seconds_of
 from rpsp.experiments.run_directory import RunDirectory, skipped
+from rpsp.experiments.spaces import check_spaces, describe_space, read_spaces
 from rpsp.training.state import Recipe, Record, Training, TrainingSettings
 
 LARGE = 10_000_000
 """Size in bytes above which a checkpoint is not written after every iteration."""
+MOST_ERRORS = 20
+"""Number of exceptions of callbacks that results.json lists."""
 
 
 class RunWriter:
@@ -38,9 +42,20 @@ class RunWriter:
         recipe: how the method initialises and updates its agent.
         amounts: the settings of the training loop.
         say: called with every progress message.
+        callbacks: the callbacks of the run.
+        make_envs: makes environments for callbacks that evaluate the agent.
     """
 
-    def __init__(self, config: TrainConfig, directory: Path, recipe: Recipe, amounts: TrainingSettings, say: Say):
+    def __init__(
+        self,
+        config: TrainConfig,
+        directory: Path,
+        recipe: Recipe,
+        amounts: TrainingSettings,
+        say: Say,
+        callbacks: Sequence[Callback] = (),
+        make_envs: Callable[..., VectorEnv] | None = None,
+    ):
         self.config, self.directory, self.say = config, directory, say
         self.recipe, self.amounts, self.budget = recipe, amounts, Budget.of(vars(config))
         self.files, self.results_file = RunDirectory(directory), directory / "results.json"
@@ -55,6 +70,13 @@ class RunWriter:
         """Number of runs that this process trains."""
         self.earlier_seconds = 0.0
         """Seconds that earlier processes spent on this run."""
+        self.hooks = Hooks(callbacks)
+        settings = flat_settings(dataclasses.asdict(config))
+        self.run = RunState(directory, settings, make_envs, say, self.seconds)
+        self.written: list[Path] = []
+        """Checkpoints of which the callbacks have not been told yet."""
+        self.going = False
+        """Whether the callbacks are between `on_start` and `on_end`."""
 
     def __enter__(self) -> RunWriter:
         """Lock the directory and read the last checkpoint that is not damaged. A finished run is not changed."""
@@ -77,9 +99,18 @@ class RunWriter:
                 self.say(f"all {self.done} iterations in {self.directory} are done; to continue, give more --{more}")
             else:
                 self._start()
-            self.log_scalars = resources.enter_context(_TensorBoard(self.config, self.directory))
             self.resources = resources.pop_all()
         return self
+
+    def seconds(self) -> float:
+        """Return the seconds that all processes have spent on the run."""
+        earlier = max(self.earlier_seconds, float(self.known.get("wall_seconds", 0)))
+        return earlier + time.monotonic() - self.started
+
+    def begin(self) -> None:
+        """Call `on_start` of the callbacks. Call it once, before the first iteration of this process."""
+        self.run.training, self.going = self.training, True
+        self.hooks.call("on_start", self.run)
 
     def _check_done(self) -> None:
         """Raise `UsageError` if the run has done more than its budget allows."""
@@ -92,9 +123,9 @@ class RunWriter:
             raise UsageError(f"steps: {self.budget.steps} is less than the {totals[-1]} steps already done.")
 
     def spent(self, training: Training) -> bool:
-        """Return whether the budget of the run is spent."""
-        seconds = max(self.earlier_seconds, float(self.known.get("wall_seconds", 0)))
-        return self.budget.spent(training.iteration, training.samples, seconds + time.monotonic() - self.started)
+        """Return whether the budget of the run is spent, or a callback has stopped it."""
+        stopped = bool(self.hooks.stopped_by)
+        return stopped or self.budget.spent(training.iteration, training.samples, self.seconds())
 
     def take_training(self) -> Training | None:
         """Return the training state to continue from, and drop the reference to it so that its memory can be freed."""
@@ -112,9 +143,19 @@ class RunWriter:
 
     def __exit__(self, *_: Any) -> None:
         with self.resources, self.executor:
-            self._wait()
-            if self.unsaved is not None:
-                self._write(None, self.unsaved)
+            try:
+                self._wait()
+                if self.unsaved is not None:
+                    self._write(None, self.unsaved)
+                    self._tell_written()
+            finally:
+                self._end()
+
+    def _end(self) -> None:
+        """Call `on_end` of the callbacks, once."""
+        if self.going:
+            self.going = False
+            self.hooks.call("on_end", self.run)
 
     def write_spaces(self, envs: Any) -> None:
         """Write the spaces of observations and actions to spaces.json.
@@ -145,11 +186,24 @@ class RunWriter:
             record: the metrics of the iteration.
         """
         self._wait()
-        self.log_scalars(record)
         self.unsaved = training
+        record = dict(record)
+        try:
+            self._call_back(training, record)
+        finally:  # also if the user interrupts an evaluation
+            self._submit(training, record)
+
+    def _call_back(self, training: Training, record: Record) -> None:
+        """Call `on_iteration` of the callbacks, which may add metrics to the record. The initialisation is no iteration."""
+        self.run.training, self.run.record = training, record
+        if self.going and "iteration" in record:
+            self.hooks.call("on_iteration", self.run)
+
+    def _submit(self, training: Training, record: Record) -> None:
         last = self.spent(training)
         small = self.num_runs * self.size < LARGE
         due = last or small or time.monotonic() - self.saved >= 10 * self.num_runs * self.saving
+        due = due or record.get("eval_return", -math.inf) > max(self.files.evaluations().values(), default=-math.inf)
         self.pending = self.executor.submit(self._write, record, training if due else None)
         if last or not small:  # so that large training states do not accumulate in memory
             self._wait()
@@ -159,6 +213,14 @@ class RunWriter:
         pending, self.pending = self.pending, None
         if pending is not None:
             pending.result()
+        self._tell_written()
+
+    def _tell_written(self) -> None:
+        """Call `on_checkpoint` of the callbacks for the checkpoints that were written since."""
+        while self.written:
+            self.run.checkpoint = self.written.pop(0)
+            if self.going:
+                self.hooks.call("on_checkpoint", self.run)
 
     def _write(self, record: Record | None, training: Training | None) -> None:
         if record is not None:
@@ -169,14 +231,23 @@ class RunWriter:
             self.size = sum(file.stat().st_size for file in written.iterdir())
             self.unsaved, self.saved = None, time.monotonic()
             self.saving = self.saved - began
+            self.written.append(written)
 
     def write_results(self) -> dict[str, Any]:
         """Write results.json and return its content. If the run was finished before, return the existing results."""
         if self.finished:
             return self.known
+        self._wait()
         results = summary(vars(self.config), self.directory, self.files.metrics())
         results["wall_seconds"] = round(self.earlier_seconds + time.monotonic() - self.started, 1)
-        write_json(self.results_file, self.known | results)
+        if self.hooks.stopped_by:
+            results["stopped_by"] = self.hooks.stopped_by
+        if self.hooks.errors:
+            results["callback_errors"] = self.hooks.errors[:MOST_ERRORS]
+        before = {name: value for name, value in self.known.items() if name not in ("stopped_by", "callback_errors")}
+        write_json(self.results_file, before | results)
+        self.run.results = results
+        self._end()
         return results
 
 
@@ -190,11 +261,12 @@ def summary(settings: Mapping[str, Any], directory: Path, metrics: list[Record])
 
     Returns:
         These settings, counts of iterations, steps and dropped episodes, and the returns. `final_return` is the mean
-        over the last ten iterations.
+        over the last ten iterations. `best_eval_return` is the highest of the evaluations, if there are any.
     """
     records = [r for r in metrics if "iteration" in r]
     returns = [r["mean_return"] for r in records]
-    last = returns[-10:]
+    last = returns[-AVERAGED:]
+    evaluated = [float(r["eval_return"]) for r in records if "eval_return" in r]
     return {
         "directory": str(directory),
         **{name: settings[name] for name in ("env", "method", "seed")},
@@ -202,104 +274,8 @@ def summary(settings: Mapping[str, Any], directory: Path, metrics: list[Record])
         "samples": int(records[-1]["total_samples"]) if records else 0,
         "final_return": sum(last) / len(last) if last else None,
         "best_return": max(returns, default=None),
+        **({"best_eval_return": max(evaluated)} if evaluated else {}),
         "area_under_curve": sum(returns),
         "dropped_episodes": int(sum(r["dropped_episodes"] for r in records)),
         "skipped_steps": sum(v for r in records for k, v in r.items() if k.split("/")[-1] == "skipped"),
     }
-
-
-class _TensorBoard:
-    """Context manager that returns a function to log a record to TensorBoard. Does nothing unless it is enabled."""
-
-    def __init__(self, config: TrainConfig, directory: Path):
-        self.writer = summary_writer()(str(directory / "tensorboard")) if config.tensorboard else None
-
-    def __enter__(self) -> Callable[[Record], None]:
-        return self._write
-
-    def __exit__(self, *_: Any) -> None:
-        if self.writer is not None:
-            self.writer.close()
-
-    def _write(self, record: Record) -> None:
-        if self.writer is not None and "iteration" in record:
-            for name, value in record.items():
-                self.writer.add_scalar(name, value, int(record["total_samples"]))
-
-
-def summary_writer() -> Any:
-    """Return the class that writes TensorBoard files, or raise `UsageError` if tensorboardX is not installed."""
-    try:
-        from tensorboardX import SummaryWriter  # optional extra # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise UsageError("tensorboard: tensorboardX is not installed; run `pip install rpsp[tensorboard]`.") from error
-    return SummaryWriter
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Spaces
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def describe_space(space: Any) -> dict[str, Any]:
-    """Return a Box or Discrete space as a JSON object. Infinite bounds become null."""
-    if hasattr(space, "n"):
-        return {"n": int(space.n), "start": int(space.start)}
-    bounds = {"low": space.low, "high": space.high}
-    return {name: [None if math.isinf(x) else float(x) for x in bound] for name, bound in bounds.items()} | {
-        "dtype": str(space.dtype)
-    }
-
-
-def check_spaces(kept: Mapping[str, Any], envs: Any) -> None:
-    """Check that environments have the spaces that a run was trained with.
-
-    Observations must have the same shape. Actions must also have the same bounds, because the policy's actions are
-    scaled to them. Discrete spaces must be equal.
-
-    Args:
-        kept: the spaces of the run, as `read_spaces` returns them.
-        envs: the vector environment to check.
-
-    Raises:
-        UsageError: if a space does not match.
-    """
-    for name, then in kept.items():
-        now = getattr(envs, f"single_{name}_space")
-        if hasattr(then, "n") or hasattr(now, "n"):
-            alike = then == now
-        else:
-            bounds = ("low", "high") if name == "action" else ()
-            alike = then.shape == now.shape and all(
-                np.allclose(getattr(then, bound), getattr(now, bound)) for bound in bounds
-            )
-        if not alike:
-            raise UsageError(
-                f"env: its {name} space is {now}, but the run was trained with {then}; restore the environment, or "
-                "train a new run."
-            )
-
-
-def read_spaces(directory: Path) -> dict[str, Any]:
-    """Read the observation and action spaces of a run from its spaces.json.
-
-    Raises:
-        FileFormatError: if the file is missing or damaged.
-    """
-
-    def rebuilt(space: Any) -> Any:
-        if "n" in space:
-            return Discrete(space["n"], start=space["start"])
-        if np.dtype(space["dtype"]).kind not in "biuf":
-            raise ValueError(f"dtype {space['dtype']} is not numeric")
-        low, high = (
-            np.array([infinite if x is None else x for x in space[name]], space["dtype"])
-            for name, infinite in (("low", -np.inf), ("high", np.inf))
-        )
-        return Box(low, high, dtype=np.dtype(space["dtype"]).type)
-
-    content = read_json(directory / "spaces.json")
-    try:
-        return {name: rebuilt(content[name]) for name in ("observation", "action")}
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, AssertionError) as error:
-        raise FileFormatError(f"{directory / 'spaces.json'}: is damaged ({error}).") from error

@@ -12,6 +12,8 @@ from typing import Any
 from rpsp import sentinel
 from rpsp.errors import FileFormatError, RpspError, UsageError
 from rpsp.experiments.agents import load
+from rpsp.experiments.callbacks.asked_for import asked_for
+from rpsp.experiments.callbacks.base import Callback, Hooks
 from rpsp.experiments.compilation import compilation_cached
 from rpsp.experiments.config import TrainConfig
 from rpsp.experiments.configure import configured
@@ -34,6 +36,7 @@ def train(
     *,
     verbose: bool = True,
     out: str | Path | None = None,
+    callbacks: Sequence[Callback] = (),
     **settings: Any,
 ) -> Run:
     """Train an agent and write a run directory, as `rpsp train` does.
@@ -43,6 +46,7 @@ def train(
         method: a name from `rpsp methods`, or your own method as `package.module:attribute`.
         verbose: whether to print one line per iteration.
         out: the run directory. Default: runs/ENV__METHOD__SEED__TIME.
+        callbacks: instances of `rpsp.callbacks.Callback`. Not with several seeds.
         **settings: any flag of `rpsp train` by its name: observe, seed, iterations, samples, max_kl, …. `observe` may
             also be a sequence of indices.
 
@@ -67,14 +71,14 @@ def train(
         if "iteration" in record:
             say(line(record, pace))
 
-    done = start(config, say, show, None if isinstance(env, str) else env)
+    done = start(config, say, show, None if isinstance(env, str) else env, callbacks)
     if verbose:
         for sentence in closing_lines(done.runs):
             say(sentence)
     return done
 
 
-def start(config: TrainConfig, say: Say, show: Show, factory: Any = None) -> Run:
+def start(config: TrainConfig, say: Say, show: Show, factory: Any = None, callbacks: Sequence[Callback] = ()) -> Run:
     """Start a run in a new directory.
 
     Args:
@@ -82,6 +86,7 @@ def start(config: TrainConfig, say: Say, show: Show, factory: Any = None) -> Run
         say: called with every progress message.
         show: called with the record of every iteration.
         factory: a function that makes an environment, instead of `config.env`.
+        callbacks: callbacks of the run, in addition to those that the configuration asks for.
 
     Raises:
         UsageError: if the configuration is invalid or the directory is not empty.
@@ -98,7 +103,14 @@ def start(config: TrainConfig, say: Say, show: Show, factory: Any = None) -> Run
             f"seeds: {config.seeds} seeds are trained in separate processes, and a function cannot be sent to those; "
             "register the environment with Gymnasium and train on its id, or train one seed after the other."
         )
+    if callbacks and config.seeds > 1:
+        raise UsageError(
+            f"callbacks: {config.seeds} seeds are trained in separate processes, and callbacks cannot be sent to those; "
+            "train one seed after the other, or use the settings eval_every and logger."
+        )
+    Hooks(callbacks)  # checks them before anything is written
     check(config)
+    asked_for(config)
     resolved = resolve(config, make_envs)
     stem = (config.env or "").replace("/", "_").replace(":", "_").replace(" ", "-")
     seeds = f"s{config.seed}" if config.seeds == 1 else f"s{config.seed}-{config.seed + config.seeds - 1}"
@@ -108,7 +120,7 @@ def start(config: TrainConfig, say: Say, show: Show, factory: Any = None) -> Run
         _claim(directory, resolved)
         if config.seeds > 1:
             return train_seeds(resolved, directory, say)
-        return train_runs([resolved], [directory], make_envs, say, show)[0]
+        return train_runs([resolved], [directory], make_envs, say, show, callbacks)[0]
 
 
 def _claim(directory: Path, config: TrainConfig) -> None:

@@ -28,7 +28,8 @@ from rpsp.errors import UsageError
 from rpsp.experiments.config import FitConfig, Sensors, TrainConfig
 
 PLAIN = (bool, int, float, str, types.NoneType)
-TAKEN = {f.name for cls in (TrainConfig, Sensors, FitConfig) for f in dataclasses.fields(cls)} | {"held_out", "verbose"}
+ARGUMENTS = {"held_out", "verbose", "callbacks"}
+TAKEN = {f.name for cls in (TrainConfig, Sensors, FitConfig) for f in dataclasses.fields(cls)} | ARGUMENTS
 """Names that a part cannot use: the settings of `rpsp train`, `rpsp fit` and `PredictiveStateModel` that all methods and
 beliefs have."""
 

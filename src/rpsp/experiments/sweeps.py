@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rpsp.errors import UsageError
+from rpsp.experiments.callbacks.asked_for import asked_for
 from rpsp.experiments.cluster import connect, run_there
 from rpsp.experiments.config import TrainConfig
 from rpsp.experiments.configure import check_names, configured, find_method, read_toml, setting_names
@@ -247,6 +248,7 @@ def prepare(sweep: Sweep, out: Path) -> list[Job]:
         if make_envs is None:
             raise UsageError(f"env: {config.env!r} is not a Gymnasium id.")
         check(config)
+        asked_for(config)
         return resolve(config, make_envs)
 
     jobs = []
@@ -260,8 +262,8 @@ def prepare(sweep: Sweep, out: Path) -> list[Job]:
 
 
 FREE = {
-    "iterations", "steps", "minutes", "out", "threads", "step_timeout", "device", "plugin", "tensorboard", "json", "quiet",
-    "config", "seeds", "compilation_cache",
+    "iterations", "steps", "minutes", "out", "threads", "step_timeout", "device", "plugin", "tensorboard", "logger",
+    "eval_every", "eval_episodes", "json", "quiet", "config", "seeds", "compilation_cache",
 }  # fmt: skip
 """Settings that may differ between an existing run directory and the sweep."""
 

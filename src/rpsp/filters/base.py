@@ -117,6 +117,14 @@ class AbstractFilter(eqx.Module):
         return False
 
     @property
+    def used(self) -> Float[Array, " obs"] | None:
+        """1 at observations that enter the state, and 0 at those that are ignored. Default: None, all enter.
+
+        Errors in metrics, and those by which refits are judged, leave out observations that are ignored.
+        """
+        return None
+
+    @property
     def horizon(self) -> int:
         """Number of steps that `predict_horizon` predicts; 0 if it is not defined. Refinement minimises their error."""
         return 0
@@ -303,11 +311,17 @@ def predictions(
     return _of_each_step(filter.predict, states, actions)
 
 
-def one_step_error(filter: AbstractFilter, batch: Batch) -> float:
-    """Return the mean squared error of E[o_t | q_t, a_t] over all readings of a batch. Missing ones (NaN) are left out."""
+def one_step_error(filter: AbstractFilter, batch: Batch, of: Bool[np.ndarray, " obs"] | None = None) -> float:
+    """Return the mean squared error of E[o_t | q_t, a_t] over all readings of a batch. Missing ones (NaN) are left out.
+
+    Args:
+        filter: the filter.
+        batch: the episodes.
+        of: which observation dimensions. Default: all.
+    """
     mask = np.asarray(batch.mask)
     errors = np.asarray(compiled_predictions(filter, batch))[mask] - np.asarray(batch.observations)[mask]
-    squares = np.square(errors, dtype=np.float64)
+    squares = np.square(errors if of is None else errors[:, of], dtype=np.float64)
     return float(np.nanmean(squares) if np.isnan(batch.observations).any() else np.mean(squares))
 
 
@@ -370,6 +384,11 @@ class Concatenated(AbstractFilter):
     def predict(self, q: Array, action: Array) -> Float[Array, " obs"]:
         """Predict with the first filter."""
         return self.first.predict(q[: self.first.size], action)
+
+    @property
+    def used(self) -> Float[Array, " obs"] | None:
+        """Those of the first filter, which makes the predictions."""
+        return self.first.used
 
     @property
     def view(self) -> Float[Numbers, "q x"] | None:

@@ -155,6 +155,11 @@ class GapFilter(AbstractFilter):
         return hiding(self.inner, self.size - self.inner.size)
 
     @property
+    def used(self) -> Float[Array, " obs"] | None:
+        """That of the wrapped filter."""
+        return self.inner.used
+
+    @property
     def accepts_gaps(self) -> bool:
         """True."""
         return True

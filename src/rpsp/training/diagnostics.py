@@ -33,8 +33,8 @@ def diagnose(old: Agent, new: Agent, batch: Batch, moved: bool) -> Diagnostics:
     after = unroll(new.filter, trees.take(batch, rows)) if moved else before
     predicted = predictions(old.filter, before, jnp.asarray(batch.actions))
     return {
-        "prediction_error": _normalised(predicted, batch),
-        "persistence_error": _normalised(_last_readings(batch), batch),
+        "prediction_error": _normalised(predicted, batch, old.filter.used),
+        "persistence_error": _normalised(_last_readings(batch), batch, old.filter.used),
         "whole_kl": mean_kl(distributions(old.policy, before[rows]), distributions(new.policy, after), mask[rows]),
     }
 
@@ -52,10 +52,17 @@ def _last_readings(batch: Batch) -> Float[Array, "row time obs"]:
     return trees.swap(jax.lax.scan(advance, jnp.zeros_like(before[:, 0]), by_time)[1])
 
 
-def _normalised(predicted: Float[Array, "row time obs"], batch: Batch) -> Float[Array, ""]:
+def _normalised(
+    predicted: Float[Array, "row time obs"], batch: Batch, used: Float[Array, " obs"] | None
+) -> Float[Array, ""]:
     """Return squared error divided by variance, pooled over dimensions: 0 is perfect, 1 is as good as the mean.
 
     Readings that are missing (NaN) are left out.
+
+    Args:
+        predicted: the predictions.
+        batch: the episodes.
+        used: 1 at dimensions that count, 0 at others. None: all count.
     """
     actual = jnp.asarray(batch.observations)
     mask = jnp.asarray(batch.mask)[..., None] & ~jnp.isnan(actual)
@@ -63,5 +70,6 @@ def _normalised(predicted: Float[Array, "row time obs"], batch: Batch) -> Float[
     def mean(x: Array) -> Array:
         return jnp.sum(jnp.where(mask, x, 0.0), axis=(0, 1)) / jnp.maximum(jnp.sum(mask, axis=(0, 1)), 1)
 
-    variance = jnp.sum(mean((actual - mean(actual)) ** 2))
-    return jnp.sum(mean((predicted - actual) ** 2)) / jnp.maximum(variance, 1e-12)
+    weights = 1.0 if used is None else used
+    variance = jnp.sum(weights * mean((actual - mean(actual)) ** 2))
+    return jnp.sum(weights * mean((predicted - actual) ** 2)) / jnp.maximum(variance, 1e-12)

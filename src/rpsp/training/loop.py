@@ -22,7 +22,7 @@ from jaxtyping import Float, PRNGKeyArray
 
 from rpsp.algorithms.alternating import forgetting_states
 from rpsp.algorithms.base import AbstractAlgorithm, Diagnostics
-from rpsp.algorithms.networks import Network, in_units, input_scaling
+from rpsp.algorithms.networks import SMALLEST_RUNNING_SCALE, Network, in_units, input_scaling
 from rpsp.algorithms.policies import AbstractPolicy, Agent, CategoricalPolicy, GaussianPolicy, SquashedPolicy
 from rpsp.data.arrays import Numbers
 from rpsp.data.batches import Batch, pack, padded
@@ -60,6 +60,11 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
         belief = belief.for_refits()
     if algorithm.squashed:
         _check_bounds(envs)
+    if algorithm.scales_inputs and settings.renew_units:
+        raise UsageError(
+            "renew_units: the algorithm scales the policy's input by its running statistics (running_scale); turn one of "
+            "the two off."
+        )
     rng = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(2,)))
     filter_key, policy_key = jax.random.split(jax.random.key(settings.seed))
     started = time.perf_counter()
@@ -70,6 +75,7 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
         seed=settings.seed,
         min_length=belief.min_length,
         drop_raising=settings.drop_raising,
+        pink_noise=settings.pink_noise,
     )
     explored = time.perf_counter()
     scaling, episodes = _encoded(found, envs)
@@ -79,7 +85,8 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
     filter = fit(batch, held, key=filter_key)
     if settings.plus_obs:
         filter = Concatenated(filter, _latest(batch, settings))
-    scaling_of_states = input_scaling(filter, reached(filter, batch, held))
+    least = SMALLEST_RUNNING_SCALE if algorithm.scales_inputs else 1.0
+    scaling_of_states = input_scaling(filter, reached(filter, batch, held), least)
     agent = Agent(filter, _policy(envs, filter.view, scaling_of_states, settings, algorithm.squashed, policy_key))
     samples = sum(map(len, episodes))
     watched = diagnose(agent, agent, held, False)
@@ -88,6 +95,7 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
         "exploration_return": float(np.mean([e.rewards.sum() for e in found if e.rewards is not None])),
         "state_size": filter.size,
         "still_readings": _still_readings(found),
+        "ignored_readings": 0 if filter.used is None else int(np.sum(np.asarray(filter.used) == 0)),
         "prediction_error": float(watched["prediction_error"]),
         "persistence_error": float(watched["persistence_error"]),
         "exploration_seconds": explored - started,
@@ -137,6 +145,7 @@ def advance(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, trainin
         keep_states=True,
         drop_raising=settings.drop_raising,
         learner=learner,
+        pink_noise=settings.pink_noise,
     )
     acted = time.perf_counter()
     batch = packed(collected, envs, training.rows)

@@ -1,0 +1,144 @@
+"""What SAC keeps between steps: critics, the optimiser's state, the replay buffer and running statistics."""
+
+# jax's stubs leave the type of devices unknown, and with it that of most functions of jax.numpy.
+# The results of its differentiation, loops and linear algebra are unknown, too.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from rpsp.algorithms.critics import pair_standardised
+from rpsp.algorithms.networks import Network, running_scaling, standardised
+from rpsp.algorithms.policies import Agent, SquashedPolicy
+from rpsp.data import trees
+from rpsp.data.moments import Moments, merge
+from rpsp.data.replay import Stored
+from rpsp.filters.base import step
+
+
+class SacMemory(NamedTuple):
+    """What SAC keeps between steps."""
+
+    critics: Network
+    targets: Network
+    """The target critics Q̄_i, which follow the critics slowly."""
+    log_temperature: Float[Array, ""]
+    adam: Any
+    stored: Stored
+    steps: Int[Array, ""]
+    """Number of steps stored so far, including those that were overwritten."""
+    fresh: Fresh | None = None
+    """The iteration in progress. None unless gradient steps are interleaved with acting."""
+    inputs: Moments | None = None
+    """Moments of the inputs of the policy over all stored steps. None unless inputs are standardised by them."""
+
+
+class Tally(NamedTuple):
+    """Sums over gradient steps, for the diagnostics."""
+
+    totals: Float[Array, " diagnostic"]
+    taken: Float[Array, ""]
+    refused: Float[Array, ""]
+    """Number of gradient steps that were skipped."""
+
+
+class Fresh(NamedTuple):
+    """The steps of the iteration in progress, and what was learned during it.
+
+    They are apart from the replay buffer, which gets whole episodes in order when the iteration is over: without episodes
+    that failed, and with all steps of an episode behind each other.
+    """
+
+    stored: Stored
+    """A second buffer. In an iteration that is longer than it, the oldest steps are missing until the iteration is over."""
+    steps: Int[Array, ""]
+    tally: Tally
+
+
+FRESH = 10_000
+"""Capacity of the buffer of the iteration in progress, in steps."""
+EXPLORED = 1000.0
+"""Number of steps as which the scaling of a new policy's inputs counts in their moments."""
+
+NAMES = "critic_loss", "policy_loss", "entropy", "temperature", "value"
+"""The diagnostics that are means over gradient steps."""
+
+
+def no_tally() -> Tally:
+    """Return the sums before the first gradient step."""
+    return Tally(jnp.zeros(len(NAMES)), jnp.zeros(()), jnp.zeros(()))
+
+
+def emptied(fresh: Fresh | None) -> Fresh | None:
+    """Return the record of an iteration that begins."""
+    return None if fresh is None else fresh._replace(steps=jnp.zeros_like(fresh.steps), tally=no_tally())
+
+
+def with_inputs(
+    agent: Agent, memory: SacMemory, states: Float[Array, "row time q"], mask: Bool[Array, "row time"]
+) -> SacMemory:
+    """Return the memory with the moments of the policy's inputs at some more steps."""
+    if memory.inputs is None:
+        return memory
+    moments = merge(memory.inputs, jax.vmap(jax.vmap(policy_of(agent).network.seen))(states), mask)
+    finite = jnp.all(jnp.isfinite(moments.mean)) & jnp.all(jnp.isfinite(moments.variance))
+    return memory._replace(inputs=trees.where(finite, moments, memory.inputs))
+
+
+def in_running_scale(agent: Agent, memory: SacMemory) -> tuple[Agent, SacMemory]:
+    """Scale the inputs of policy, critics and target critics by the moments in the memory."""
+    if memory.inputs is None:
+        return agent, memory
+    mean, scale = running_scaling(memory.inputs)
+    policy = trees.replace(lambda p: p.network, policy_of(agent), standardised(policy_of(agent).network, mean, scale))
+    agent = trees.replace(lambda a: a.policy, agent, policy)
+    critics, targets = (pair_standardised(each, mean, scale) for each in (memory.critics, memory.targets))
+    return agent, memory._replace(critics=critics, targets=targets)
+
+
+def policy_of(agent: Agent) -> SquashedPolicy:
+    """Return the policy of an agent that SAC trains."""
+    assert isinstance(agent.policy, SquashedPolicy)
+    return agent.policy
+
+
+@eqx.filter_jit
+def recomputed(agent: Agent, memory: SacMemory, length: int = 1000) -> SacMemory:
+    """Return the memory with every stored state computed again by the agent's filter, in pieces of `length` steps.
+
+    A piece that starts in the middle of an episode starts from the stored state of the step before it. That is nearly
+    right, because coordinates keep their meaning and a filter soon forgets its initial state. The oldest step of a full
+    buffer has no step before it and keeps its state.
+    """
+    stored = memory.stored
+    capacity = stored.reward.shape[0]
+    length = min(length, capacity)
+    pieces = -(-capacity // length)
+
+    def cut(x: Array) -> Array:
+        return jnp.pad(x, [(0, pieces * length - capacity)] + [(0, 0)] * (x.ndim - 1)).reshape(
+            pieces, length, *x.shape[1:]
+        )
+
+    start, seen, executed = map(cut, (stored.start, stored.seen, stored.executed))
+    before = jnp.roll(stored.q, 1, axis=0)[::length]
+    oldest = memory.steps % capacity
+    seam = cut((jnp.arange(capacity) == oldest) & (memory.steps > capacity) & ~stored.start)
+
+    def advance(q: Array, at: Any) -> tuple[Array, Array]:
+        *last, kept = at
+        q = jax.vmap(partial(step, agent.filter))(q, *last)
+        q = jnp.where(kept[:, None], stored.q[oldest], q)
+        return q, q
+
+    by_time: Any = tuple(jnp.swapaxes(x, 0, 1) for x in (executed, seen, start, seam))
+    states = jnp.swapaxes(jax.lax.scan(advance, before, by_time)[1], 0, 1).reshape(pieces * length, -1)[:capacity]
+    filled = jnp.arange(capacity) < memory.steps
+    return memory._replace(stored=stored._replace(q=jnp.where(filled[:, None], states, stored.q)))
