@@ -45,6 +45,7 @@ def run(task: str, disturbance: str, name: str, seed: int, steps: int = STEPS) -
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # as `rpsp train` does
     given = {"env": task, "observe": "positions", "seed": seed, "samples": SAMPLES, "steps": steps, "threads": 1}
     config, make_envs, recipe, amounts = prepared(**given, **DISTURBANCES[disturbance], **METHODS[name])
+    assert config.iterations  # resolved
     began, records = time.monotonic(), []
     envs = make_envs(config.num_envs)
     try:

@@ -14,7 +14,6 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
-from scipy.linalg import block_diag  # pyright: ignore[reportMissingTypeStubs]
 
 from rpsp.data.arrays import Numbers
 from rpsp.data.batches import Batch
@@ -82,7 +81,7 @@ def hiding(inner: AbstractFilter, hidden: int) -> Float[np.ndarray, "q x"]:
         hidden: number of coordinates after its own.
     """
     shown = np.eye(inner.size, dtype=np.float32) if inner.view is None else np.asarray(inner.view)
-    return block_diag(shown, np.zeros((hidden, 0), np.float32))
+    return np.pad(shown, [(0, hidden), (0, 0)])
 
 
 def with_marks(batch: Batch) -> Batch:

@@ -125,7 +125,7 @@ def in_few_shapes(compiled: Callable[..., Any], *given: Any) -> Any:
     wide = [
         np.pad(x, [(0, more)] + [(0, 0)] * (x.ndim - 1), mode="edge") if isinstance(x, np.ndarray) else x for x in given
     ]
-    return jax.tree.map(lambda x: np.asarray(x)[:rows], compiled(*wide))
+    return trees.map(lambda x: np.asarray(x)[:rows], compiled(*wide))
 
 
 @eqx.filter_jit
