@@ -1,4 +1,4 @@
-"""Do refits change the policy less if new coordinates are first rotated onto the old ones (Procrustes)? Position-only Hopper.
+"""Do refits change the policy less if new coordinates are first rotated onto the old (Procrustes)? Position-only Hopper.
 
 `rpsp-alt` is trained, and its filter is refitted to the last three batches before iterations 5 and 10, by a new two-stage
 regression and refinement. The table shows the mean KL divergence from the policy on the old states to each of these on the
