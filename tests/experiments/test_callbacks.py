@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import json
+import struct
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import cli, trained
-from processes import FLAGS, metrics
+from processes import FLAGS, TINY, metrics
 from small_runs import record, training_of
 
 import rpsp
-from rpsp.callbacks import Callback, EarlyStopping, Evaluation, Logger, RunState, StopAtReturn, TimeLimit
+from rpsp.callbacks import (
+    Callback,
+    EarlyStopping,
+    Evaluation,
+    Logger,
+    MlflowLogger,
+    RunState,
+    StopAtReturn,
+    TimeLimit,
+    Video,
+    WandbLogger,
+)
 from rpsp.errors import UsageError
 from rpsp.experiments.agents import EVALUATING
 from rpsp.experiments.callbacks.evaluation import evaluation_seed
+from rpsp.experiments.resolve import read_config
 from rpsp.experiments.run_directory import RunDirectory
+from rpsp.experiments.workers import Job, done
 from rpsp.training import rollouts
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -271,6 +286,7 @@ def stops(callback: Callback, values: list[float | None], metric: str = "mean_re
         (StopAtReturn(3, average=1), [1, 2, 3, 4], 3),
         (StopAtReturn(3, average=2), [1, 2, 3, 4], 4),
         (StopAtReturn(3), [0] * 10 + [3] * 10, 20),
+        (StopAtReturn(3), [9] * 10, 10),
         (StopAtReturn(5, metric="mean_return"), [1, 2, 3], None),
         (EarlyStopping(2), [1, 2, 1, 3, 3, 2, 9], 6),
         (EarlyStopping(2, least=1.0), [1, 1.5, 2.0, 3.0], 3),
@@ -308,3 +324,118 @@ def test_tensorboard_gets_what_callbacks_add(tmp_path: Path) -> None:
     assert cli("train", *flags, "--logger", "tensorboard", "--out", str(out)) == 0
     (events,) = (out / "tensorboard").iterdir()
     assert b"eval_return" in events.read_bytes() and b"mean_return" in events.read_bytes()
+
+
+def test_flags_stop_a_run(tmp_path: Path) -> None:
+    flags = ["tasks:Drift-v0", "--method", "fm2", *FLAGS, "--iterations", "12", "--quiet"]
+    assert cli("train", *flags, "--stop-at-return=-1e9", "--out", str(tmp_path / "reached")) == 0
+    results = json.loads((tmp_path / "reached" / "results.json").read_text())
+    assert (results["iterations"], results["stopped_by"]) == (10, "StopAtReturn")
+    flags += ["--eval-every", "2", "--eval-episodes", "2", "--stop-at-return=-1e9"]
+    assert cli("train", *flags, "--out", str(tmp_path / "evaluated")) == 0
+    assert json.loads((tmp_path / "evaluated" / "results.json").read_text())["iterations"] == 2
+    assert cli("train", *flags, "--max-hours", "1e-9", "--out", str(tmp_path / "late")) == 0
+    assert json.loads((tmp_path / "late" / "results.json").read_text())["stopped_by"] == "TimeLimit"
+    job = Job("late", tmp_path / "late", read_config(tmp_path / "late"))
+    assert done(job), "a sweep does not start it again"
+
+
+@pytest.mark.slow
+def test_a_video_every_few_iterations(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", 4, callbacks=[Video(every=2, steps=5, format="gif")])
+    assert [r["iteration"] for r in run.metrics if "video_seconds" in r] == [1, 3]
+    assert sorted(p.name for p in (run.directory / "video").iterdir()) == ["000002-seed0.gif", "000004-seed0.gif"]
+    with pytest.raises(UsageError, match="every: 0 is not"):
+        Video(every=0)
+    with pytest.raises(UsageError, match="format: 'avi' is not one of mp4, gif"):
+        Video(format="avi")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Loggers, with their real clients and without a network
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_wandb_gets_metrics_and_a_resumed_run_continues_its_log(tmp_path: Path, monkeypatch: Any) -> None:
+    pytest.importorskip("wandb", reason="the extra `wandb` is not installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run = trained(tmp_path / "run", 2, callbacks=[WandbLogger("mine", tags=["small"])])
+    (file,) = run.directory.glob("wandb/offline-run-*/*.wandb")
+    records = wandb_records(file)
+    (begun,) = (r.run for r in records if r.WhichOneof("record_type") == "run")
+    config = {c.key: json.loads(c.value_json) for c in begun.config.update}
+    assert (begun.project, list(begun.tags), begun.display_name) == ("mine", ["small"], "run")
+    assert config["method"] == "fm2" and config["num_envs"] == TINY["num_envs"]
+    rows = [values(r.history.item) for r in records if r.HasField("history")]
+    summary = {k: v for r in records if r.HasField("summary") for k, v in values(r.summary.update).items()}
+    assert [row["mean_return"] for row in rows] == [r["mean_return"] for r in run.metrics]
+    assert [row["total_samples"] for row in rows] == [r["total_samples"] for r in run.metrics]
+    assert summary["final_return"] == pytest.approx(run.results["final_return"])
+    assert json.loads((run.directory / "logs.json").read_text()) == {"wandb": begun.run_id}
+    config = json.loads((run.directory / "config.json").read_text())
+    (run.directory / "config.json").write_text(json.dumps(config | {"logger": ["wandb"]}))
+    assert cli("resume", str(run.directory), "--iterations", "3", "--quiet") == 0
+    logs = run.directory.glob("wandb/offline-run-*/*.wandb")
+    assert sum(r.HasField("history") for log in logs for r in wandb_records(log)) == 3
+    assert all(log.stem == f"run-{begun.run_id}" for log in run.directory.glob("wandb/offline-run-*/*.wandb"))
+
+
+def wandb_records(file: Path) -> list[Any]:
+    """The records of a log of wandb, a file of LevelDB's format after seven bytes."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, at, found, begun = file.read_bytes(), 7, [], b""
+    while at + 7 <= len(data):
+        if (left := 32768 - at % 32768) < 7:
+            at += left
+            continue
+        length, kind = struct.unpack_from("<HB", data, at + 4)
+        begun += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # a whole record, or the last part of one
+            found.append(Record.FromString(begun))
+            begun = b""
+    return found
+
+
+def values(items: Any) -> dict[str, Any]:
+    return {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}
+
+
+@pytest.mark.slow
+def test_mlflow_gets_metrics_and_a_resumed_run_continues_its_log(tmp_path: Path, monkeypatch: Any) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="the extra `mlflow` is not installed")
+    pytest.importorskip("sqlalchemy", reason="mlflow-skinny needs sqlalchemy for a local store")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    out, flags = tmp_path / "run", ["tasks:Drift-v0", "--method", "fm2", *FLAGS, "--quiet"]
+    assert cli("train", *flags, "--iterations", "2", "--logger", "mlflow", "--out", str(out)) == 0
+    assert cli("resume", str(out), "--iterations", "3", "--quiet") == 0
+    client = mlflow.MlflowClient(uri)
+    (found,) = client.search_runs([client.get_experiment_by_name("rpsp").experiment_id])
+    assert found.info.run_name == "run" and found.info.status == "FINISHED" and found.data.params["method"] == "fm2"
+    history = client.get_metric_history(found.info.run_id, "mean_return")
+    records = [r for r in RunDirectory(out).metrics() if "iteration" in r]
+    assert [(m.step, m.value) for m in history] == [(r["total_samples"], r["mean_return"]) for r in records]
+    assert len(history) == 3
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])
+def test_a_logger_without_its_package_is_refused_before_anything_is_computed(
+    name: str, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    for package in ("tensorboardX", "wandb", "mlflow"):
+        monkeypatch.setitem(sys.modules, package, None)
+    flags = ["tasks:Drift-v0", "--method", "fm2", *FLAGS, "--logger", name, "--out", str(tmp_path / "run")]
+    assert cli("train", *flags) == 2
+    assert f"is not installed; run `pip install rpsp[{name}]`" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unreachable_server_costs_no_exploration(tmp_path: Path, monkeypatch: Any) -> None:
+    pytest.importorskip("mlflow", reason="the extra `mlflow` is not installed")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(UsageError, match=r"mlflow: the log cannot be begun .* check MLFLOW_TRACKING_URI"):
+        trained(tmp_path / "run", callbacks=[MlflowLogger(tracking_uri="http://127.0.0.1:9")])
+    assert not (tmp_path / "run").exists()

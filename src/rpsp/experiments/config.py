@@ -23,12 +23,21 @@ class Sensors:
     """Standard deviation of Gaussian noise added to every observation."""
     relative_noise: float = 0.0
     """Noise as a multiple of each observation's standard deviation under random actions. Excludes --obs-noise."""
-    obs_latency: int = 0
-    """Delay of observations, in steps."""
+    obs_latency: int | str = 0
+    """Delay of observations, in steps. 0-3: a random delay for every observation."""
     act_latency: int = 0
     """Delay of actions, in steps."""
     dropout: float = 0.0
     """Probability that an observation is lost and the previous one is repeated."""
+    outage: Annotated[str | None, tyro.conf.arg(metavar="P:L")] = None
+    """Outages of single sensors: the probability per step that one begins, and its length in steps, as in 0.01:20.
+    The sensor's last value is repeated."""
+    sensor_rate: Annotated[int | str | None, tyro.conf.arg(metavar="N|I:N,...")] = None
+    """Read sensors only every N steps: all of them (10), or some by index (0:10,3:2). Values are repeated in between."""
+    missing: Literal["nan"] | None = None
+    """nan: what is lost, silent, not due or late is marked as missing (NaN) instead of repeated, and the filter goes on
+    without it. NaN in an environment's or a recording's observations then means that a reading is missing.
+    Default: NaN is a fault. For logs with empty cells: nan."""
     action_limit: float | None = None
     """Clip actions to ± this value, in the environment's own units. The agent's [-1, 1] is then this smaller range."""
     env_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE [NAME=VALUE ...]")] = ()
@@ -57,8 +66,6 @@ class FitConfig:
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV|DATA")]
     """A Gymnasium id (Env-v0 or module:Env-v0), an .npz file of episodes, minari:ID, or a log (.csv, .parquet)."""
     columns: tyro.conf.OmitArgPrefixes[Columns] = Columns()
-    missing: Literal["nan"] | None = None
-    """nan: readings that are NaN are missing, and the model goes on without them. Default: for logs with empty cells."""
     kind: str = "inference"
     """Kind of belief: inference (ours), kernel-bayes (the paper's), gru, or tabular (for discrete data).
     Your own as package.module:attribute. Its settings are flags: see `rpsp fit --kind KIND --help`."""
@@ -181,7 +188,12 @@ class TrainConfig:
     Default: no evaluations."""
     eval_episodes: int = 10
     """Number of episodes of an evaluation."""
-    logger: tuple[Literal["tensorboard"], ...] = ()
+    stop_at_return: float | None = None
+    """Stop when the mean return of the last ten iterations reaches this value.
+    With --eval-every: when the return of an evaluation does. Default: never."""
+    max_hours: float | None = None
+    """Stop after the iteration in which this time in hours is reached, whatever the budget. Default: no limit."""
+    logger: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ()
     """Where metrics are logged in addition to metrics.jsonl. Each needs the extra of its name."""
     tensorboard: bool = False
     """Same as --logger tensorboard."""

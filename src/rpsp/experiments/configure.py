@@ -45,6 +45,10 @@ def configured(given: Mapping[str, Any], where: str = "") -> TrainConfig:
         from rpsp.envs.make import observed_indices  # start-up time of --help: imports gymnasium and MuJoCo
 
         given["observe"] = ",".join(map(str, observed_indices(observe)))
+    for name in {"obs_latency", "outage", "sensor_rate"} & given.keys():
+        from rpsp.envs.silence import as_text  # as above
+
+        given[name] = as_text(name, given[name])
     if "env_args" in given:
         given["env_args"] = env_args.canonical(given["env_args"])
     given = {name: checked(f"{where}{name}", value, known[name]) for name, value in given.items()}

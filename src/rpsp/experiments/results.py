@@ -58,7 +58,8 @@ RESULT_FILE = re.compile(r"-?[0-9]+\.json|.+\.result\.json")
 """Names of result files: SEED.json, and NAME.result.json as of rpsp 0.4.0."""
 UNLABELLED = {
     "env", "method", "seed", "seeds", "iterations", "steps", "minutes", "device", "threads", "step_timeout", "out",
-    "config", "plugin", "tensorboard", "logger", "eval_every", "eval_episodes", "compilation_cache", "json", "quiet",
+    "config", "plugin", "tensorboard", "logger", "eval_every", "eval_episodes", "stop_at_return", "max_hours",
+    "compilation_cache", "json", "quiet",
 }  # fmt: skip
 """Settings that do not distinguish methods: names, lengths, and how and where a run was computed."""
 

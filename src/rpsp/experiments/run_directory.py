@@ -314,7 +314,7 @@ class RunDirectory:
 
 
 FILES = (
-    "command.txt", "config.json", "failure.txt", "metrics.jsonl", "report.html", "results.json", "spaces.json",
+    "command.txt", "config.json", "failure.txt", "logs.json", "metrics.jsonl", "report.html", "results.json", "spaces.json",
     "versions.json",
 )  # fmt: skip
 """The files of a run directory, apart from checkpoints, figures and videos."""

@@ -9,7 +9,10 @@ PACKAGES = (
     "rpsp", "numpy", "scipy", "jax", "jaxlib", "equinox", "optax", "jaxtyping", "gymnasium", "mujoco", "safetensors",
     "matplotlib", "rich", "tyro",
 )  # fmt: skip
-EXTRAS = ("imageio-ffmpeg", "minari", "onnxruntime", "pyarrow", "tensorboardX", "sb3-contrib", "ray")
+EXTRAS = (
+    "imageio-ffmpeg", "minari", "onnxruntime", "pyarrow", "tensorboardX", "wandb", "mlflow-skinny", "optuna",
+    "huggingface_hub", "sb3-contrib", "ray",
+)  # fmt: skip
 
 
 def versions() -> dict[str, str]:

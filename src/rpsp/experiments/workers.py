@@ -167,11 +167,12 @@ def settle(job: Job, code: int, said: str) -> Failure | None:
 
 
 def done(job: Job) -> bool:
-    """Return whether the budget of a run is spent."""
+    """Return whether the budget of a run is spent, or one of its callbacks has stopped it."""
     try:
         results = read_json(job.directory / "results.json")
         iterations, steps = int(results["iterations"]), int(results["samples"])
-        return Budget.of(vars(job.config)).spent(iterations, steps, float(results["wall_seconds"]))
+        stopped = bool(results.get("stopped_by"))
+        return stopped or Budget.of(vars(job.config)).spent(iterations, steps, float(results["wall_seconds"]))
     except (
         FileFormatError,
         AttributeError,

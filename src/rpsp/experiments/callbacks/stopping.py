@@ -12,6 +12,8 @@ from rpsp.experiments.callbacks.base import Answer, Callback, RunState
 class StopAtReturn(Callback):
     """Stop when the mean of a metric over the last iterations that have it reaches a value.
 
+    A resumed run averages again: it does at least as many iterations as are averaged.
+
     Args:
         value: the value.
         metric: the name of the metric, such as "eval_return".
@@ -32,7 +34,7 @@ class StopAtReturn(Callback):
             return None
         self._latest = [*self._latest, float(run.record[self.metric])][-self.average :]
         mean = sum(self._latest) / len(self._latest)
-        if mean < self.value:
+        if len(self._latest) < self.average or mean < self.value:
             return None
         run.say(f"stopped: {self.metric} is {mean:.2f}, which reaches {self.value:g}")
         return "stop"

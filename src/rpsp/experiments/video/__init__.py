@@ -9,13 +9,14 @@
 from rpsp.experiments.video.files import encoder, write_video
 from rpsp.experiments.video.frames import Plots, Watched, pictures
 from rpsp.experiments.video.ghost import Ghost
-from rpsp.experiments.video.playing import play, watch
+from rpsp.experiments.video.playing import film, play, watch
 
 __all__ = [
     "Ghost",
     "Plots",
     "Watched",
     "encoder",
+    "film",
     "pictures",
     "play",
     "watch",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,27 +50,55 @@ def watch(
         say: callback for messages.
 
     Returns:
-        The path of the video, the return, and the numbers of steps and frames.
+        What `film` returns.
     """
     if steps < 1:
         raise UsageError(f"steps: {steps} is not a whole number ≥ 1.")
     agent = load(directory, int(checkpoint) if checkpoint.isdecimal() else checkpoint, say=say)
     config = read_config(directory)
+    say(f"playing and rendering at most {steps} steps of {config.env}")
+    return film(agent, directory / "video", f"{config.env}, {config.method}", seed, steps, format, say)
+
+
+def film(
+    agent: TrainedAgent,
+    folder: Path,
+    title: str,
+    seed: int = 0,
+    steps: int = 500,
+    format: str = "mp4",
+    say: Say = lambda line: None,
+) -> dict[str, Any]:
+    """Play an episode and write its video.
+
+    Args:
+        agent: the trained agent.
+        folder: where the video is written.
+        title: the first part of the title. The number of iterations is appended.
+        seed: seed of the episode.
+        steps: maximum number of steps.
+        format: "mp4" or "gif". Without ffmpeg, "mp4" becomes "gif".
+        say: callback for messages.
+
+    Returns:
+        The path of the video, the return, the numbers of steps and frames, and the seconds that it took.
+    """
+    began = time.perf_counter()
     if format == "mp4" and encoder() is None:
         format = "gif"
         say("ffmpeg was not found, so a gif is written; for mp4: pip install imageio-ffmpeg")
-    say(f"playing and rendering at most {steps} steps of {config.env}")
     episode = play(agent, seed, steps)
     if episode.scenes is None:
-        say(f"{config.env} cannot be rendered (no render mode rgb_array): only observations are drawn")
-    path = directory / "video" / f"{agent.checkpoint:06d}-seed{seed}.{format}"
-    frames = pictures(episode, title=f"{config.env}, {config.method}, iteration {agent.checkpoint}")
+        say("the environment cannot be rendered (no render mode rgb_array): only observations are drawn")
+    path = folder / f"{agent.checkpoint or 0:06d}-seed{seed}.{format}"
+    frames = pictures(episode, title=f"{title}, iteration {agent.checkpoint}")
     write_video(path, frames, episode.frames_per_second)
     return {
         "video": str(path),
         "return": float(episode.rewards.sum()),
         "steps": len(episode.rewards),
         "frames": len(episode.shown),
+        "seconds": time.perf_counter() - began,
     }
 
 
