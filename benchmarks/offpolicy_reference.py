@@ -131,27 +131,28 @@ def run(
         [None] * len(runs),
         spent=[lambda training: training.samples >= steps] * len(runs),
     ):
-        ready = [step for step in found if step.training is not None]
+        ready = [(step.run, step.training, step.record) for step in found if step.training is not None]
         begun = time.perf_counter()
         over = begun - started > seconds
-        if not ready or (not over and min(step.training.samples - due[step.run] for step in ready) < 0):
+        if not ready or (not over and min(training.samples - due[i] for i, training, _ in ready) < 0):
             continue
         count = len(ready)
         if count not in tests:
             tests[count] = make_envs(episodes * count)
-        returns = _evaluated([step.training for step in ready], tests[count], [amounts[s.run] for s in ready], episodes)
+        own = [training for _, training, _ in ready], tests[count], [amounts[i] for i, *_ in ready]
+        returns = _evaluated(*own, episodes)
         evaluating += time.perf_counter() - begun
         spent = time.perf_counter() - started
-        for step, found_returns in zip(ready, returns, strict=True):
+        for (i, training, record), found_returns in zip(ready, returns, strict=True):
             line = {
-                "steps": step.training.samples,
+                "steps": training.samples,
                 "eval_return": float(np.mean(found_returns)),
                 "eval_std": float(np.std(found_returns)),
                 "seconds": spent - evaluating,
-            } | {name: step.record[name] for name in KEPT if name in step.record}
-            with runs[step.run][1].open("a", encoding="utf-8") as log:
+            } | {name: record[name] for name in KEPT if name in record}
+            with runs[i][1].open("a", encoding="utf-8") as log:
                 log.write(json.dumps({name: float(f"{x:.5g}") for name, x in line.items()}) + "\n")
-            due[step.run] += every * (1 + (step.training.samples - due[step.run]) // every)
+            due[i] += every * (1 + (training.samples - due[i]) // every)
         if over:
             return
 
