@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import trained
+from processes import TINY
 
 import rpsp
 from rpsp.experiments.config import Sensors, TrainConfig
@@ -85,7 +86,7 @@ def test_a_run_in_a_notebook_draws_its_curve(tmp_path: Path, monkeypatch: Any, c
     monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell, display=display))
     monkeypatch.setitem(sys.modules, "IPython.display", display)
     monkeypatch.setattr("rpsp.experiments.notebooks.PERIOD", 0.0)
-    trained(tmp_path / "run", 3, verbose=True)
+    rpsp.train("tasks:Drift-v0", "fm2", out=tmp_path / "run", iterations=3, **TINY)  # pyright: ignore
     assert "exploring" in handle.shown[0] and len(handle.shown) == 5
     assert [len(points(html)) for html in handle.shown[1:]] == [1, 2, 3, 3]
     assert "steps/s" not in capsys.readouterr().out, "no line per iteration"

@@ -32,8 +32,8 @@ LICENCES = 100
 
 @compilation_cached()
 def pack(
-    directory: Path,
-    file: Path | None = None,
+    directory: str | Path,
+    file: str | Path | None = None,
     checkpoint: str = "last",
     episodes: int = 20,
     licence: str = "unspecified",
@@ -64,7 +64,8 @@ def pack(
         raise UsageError(f"episodes: {episodes} is neither 0 nor a whole number ≥ 2, as an interval needs.")
     if not licence.isprintable() or not 0 < len(licence) <= LICENCES:
         raise UsageError(f"licence: {licence[:LICENCES]!r} is not the name of a licence, such as 'cc-by-4.0'.")
-    path = Path(directory.resolve().name + SUFFIX) if file is None else file
+    directory = Path(directory)
+    path = Path(directory.resolve().name + SUFFIX) if file is None else Path(file)
     config = read_config(directory)
     agent = load(directory, int(checkpoint) if checkpoint.isdecimal() else checkpoint, say=say)
     facts = facts_of(directory, config, agent) | {"file": path.name, "licence": licence}

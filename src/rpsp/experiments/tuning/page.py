@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ def _drawn(figure: Figure) -> str:
     """Return a figure as SVG within the page."""
     with io.StringIO() as file:
         figure.savefig(file, format="svg", metadata={"Date": None})
-        text = file.getvalue()
+        text = re.sub("<metadata>.*?</metadata>", "", file.getvalue(), flags=re.DOTALL)
     return f'<div class="scroll">{text[text.index("<svg") :]}</div>'
 
 
