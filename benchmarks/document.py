@@ -40,6 +40,8 @@ def write_page(results: Path, docs: Path) -> None:
         "knows": _knows,
         "stale": _stale,
         "transfer": _transfer,
+        "alignment": _alignment,
+        "closed_loop": _closed_loop,
         "kalman": _kalman,
         "exact_bayes": _exact_bayes,
         "timing": _timing,
@@ -193,6 +195,27 @@ def _transfer(figures: dict[str, Any], into: Path) -> str:
     return "\n".join(["## Filters under later policies\n", _doc("transfer"), table(head, lines)])
 
 
+def _alignment(figures: dict[str, Any], into: Path) -> str:
+    names = [name for name in figures["rows"][0] if name not in ("seed", "before")]
+    lines = [[f"{row['seed']}", f"{row['before']}", *(f"{row[name]:.2g}" for name in names)] for row in figures["rows"]]
+    head = ["seed", "before iteration", *names]
+    return "\n".join(["## Alignment of refitted coordinates\n", _doc("alignment"), table(head, lines)])
+
+
+def _closed_loop(figures: dict[str, Any], into: Path) -> str:
+    names = {
+        "null future": "null future",
+        "one-step, closed": "one step, closed-loop test",
+        "one-step, open": "one step, open-loop test",
+    }
+    lines = []
+    for row in figures["rows"]:
+        share = "" if row["share"] is None else f", feedback {row['share']:.0%}"
+        lines.append([f"{row['system']}{share}", row["fitted to"], *(f"{row[name]:.3g}" for name in names)])
+    head = ["system", "fitted to", *names.values()]
+    return "\n".join(["## Closed-loop data\n", _doc("closed_loop"), table(head, lines)])
+
+
 def _kalman(figures: dict[str, Any], into: Path) -> str:
     names = [n for n in figures["rows"][0] if n not in ("latent", "observations")]
     lines = []
@@ -297,8 +320,8 @@ def _training_speed(figures: dict[str, Any], into: Path) -> str:
     ]
     lines = [
         [
-            f"{r['method']}, {r['iterations']} iterations",
-            str(r["num_envs"]),
+            f"{r['method']}{', refitted' if r.get('settings') else ''}, {r['iterations']} iterations",
+            f"{r['num_envs']} in {r.get('threads', 2)} thread{'s' * (r.get('threads', 2) > 1)}",
             f"{r['steps_of_an_iteration']:,.0f}",
             f"{r['steps_per_second']:,.0f}",
             f"{r['over_raw']:.2f}",

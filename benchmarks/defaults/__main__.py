@@ -35,6 +35,8 @@ def main(
     steps: int = 100_000,
     seeds: tuple[int, ...] = (100, 101),
     out: Path = Path("runs/defaults"),
+    results: Path = RESULTS,
+    add: tuple[Path, ...] = (),
     jobs: int = 1,
     random: bool = False,
     list: bool = False,
@@ -48,6 +50,8 @@ def main(
         steps: environment steps of a run.
         seeds: seeds; 100 and more are for choices, 0 and more for claims.
         out: directory of all runs.
+        results: the file of results. The page is written from the default one only.
+        add: files of results to add to it, instead of running anything.
         jobs: number of runs at a time.
         random: only measure the ends of the scores.
         list: only list the tasks.
@@ -59,6 +63,12 @@ def main(
         return
     if random:
         write(SCALES, {task.name: measured_scale(task) for task in known.values() if _installed(task)})
+        return
+    if add:
+        for path in add:
+            write_rows(results, json.loads(path.read_text(encoding="utf-8")))
+        if results == RESULTS:
+            write_page(json.loads(RESULTS.read_text(encoding="utf-8")))
         return
     chosen = [task for task in known.values() if task.group in tasks or task.name in tasks]
     for task in chosen:
@@ -72,25 +82,34 @@ def main(
                     where=f"{task.name}: ",
                 )
                 about = {"task": task.name, "version": version, "candidate": name, "budget": steps}
-                run(prepare(plan, out / name), out / name, about, jobs)
-    write_page(json.loads(RESULTS.read_text(encoding="utf-8")))
+                write_rows(results, run(prepare(plan, out / name), out / name, about, jobs))
+    if results == RESULTS:
+        write_page(json.loads(RESULTS.read_text(encoding="utf-8")))
 
 
-def run(jobs: Sequence[Job], out: Path, about: dict[str, Any], at_once: int) -> None:
-    """Run what is missing, evaluate it, and add its rows to the results."""
+def run(jobs: Sequence[Job], out: Path, about: dict[str, Any], at_once: int) -> list[dict[str, Any]]:
+    """Run what is missing, evaluate it, and return its rows of the results."""
     left = [job for job in jobs if not standing(job).finished]
     if left:
         out.mkdir(parents=True, exist_ok=True)
         failed = carry_out(left, out, open_backend("local", at_once)[0], _silent)
         for name, failure in failed.items():
             print(f"{name}: {failure.sentence}", flush=True)
-    rows = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else []
+    rows = []
     for job in jobs:
         if standing(job).finished:
             row = about | {"seed": job.config.seed} | outcome(job.directory, about["budget"])
-            rows = [other for other in rows if _key(other) != _key(row)] + [row]
+            rows.append(row)
             print({name: row[name] for name in (*KEY, "final", "evaluation", "minutes")}, flush=True)
-    write(RESULTS, sorted(rows, key=lambda row: tuple(map(str, _key(row)))))
+    return rows
+
+
+def write_rows(path: Path, new: Sequence[dict[str, Any]]) -> None:
+    """Add rows to a file of results. They replace those of the same runs."""
+    rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    kept = {_key(row): row for row in (*rows, *new)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(path, sorted(kept.values(), key=lambda row: tuple(map(str, _key(row)))))
 
 
 KEY = ("task", "version", "candidate", "budget", "seed")

@@ -68,7 +68,7 @@ def _plan(config: configs.TuneConfig) -> Any:
     given |= {name: value for name, value in flags.items() if value is not None and value != usual.get(name)}
     if given.get("minutes") is not None:
         raise UsageError("minutes: trials are compared after iterations; give --iterations or --steps.")
-    train = configured({"method": configs.TrainConfig.method, **given}, f"{config.source}: " if from_file else "")
+    train = configured(given, f"{config.source}: " if from_file else "")
     return plan_of(
         train,
         space,

@@ -2,9 +2,11 @@
 
 `make` creates a `gymnasium.vector.VectorEnv` from a Gymnasium id or a factory. An observation passes, in this order,
 
-    environment → FailureGuard → ObserveOnly → ObservationNoise → ObservationLatency → ObservationDropout → agent
+    environment → FailureGuard → ObserveOnly → ObservationNoise → SensorRate → SensorOutage → ObservationLatency
+                → ObservationDropout → agent
 
-This is the order in a robot: which sensors exist, their noise, the latency of their signal, and lost signals. An action
+This is the order in a robot: which sensors exist, their noise, how often they are read, their outages, the latency of
+their signal, and lost signals. An action
 passes `ActionLatency`, then `ActionLimit`. Each of these is also available as a Gymnasium wrapper of a single environment.
 
 Every disturbance is implemented once, as a `Disturbance` of a batch. The wrapper of a single environment uses a batch
@@ -16,7 +18,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -28,10 +30,22 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from rpsp.envs.disturbances import Array, Delay, Disturbance, Dropout, Latency, Limit, Noise, Selection, _require_box
+from rpsp.envs.disturbances import (
+    Array,
+    Delay,
+    Disturbance,
+    Dropout,
+    Limit,
+    Noise,
+    Selection,
+    _require_box,
+    marked_space,
+)
 from rpsp.envs.guards import _short
 from rpsp.envs.mujoco_batch import MujocoBatch
 from rpsp.envs.mujoco_formulas import BATCHED_IDS
+from rpsp.envs.silence import Outage, Rate, parsed_latency, parsed_outage
+from rpsp.envs.silence import latency as latency_of
 from rpsp.envs.tasks import _CLASSIC_POSITIONS, TASKS
 from rpsp.envs.vector import Autoreset, DisturbedBatch, SerialBatch, _autoreset_mode, _blaming, _Front
 from rpsp.envs.watchdog import Patience
@@ -67,12 +81,15 @@ def make(
     observe: str | Sequence[int] | NDArray[np.integer[Any]] | None = None,
     obs_noise: float | None = None,
     relative_noise: float = 0.0,
-    obs_latency: int | None = None,
+    obs_latency: int | str | tuple[int, int] | None = None,
     act_latency: int = 0,
     dropout: float = 0.0,
+    outage: str | tuple[float, int] | None = None,
+    sensor_rate: int | str | Mapping[int, int] | None = None,
+    missing: str | None = None,
     action_limit: float | None = None,
     noise: float | None = None,
-    latency: int | None = None,
+    latency: int | str | tuple[int, int] | None = None,
     max_episode_steps: int | None = None,
     seed: int | None = None,
     threads: int | None = None,
@@ -94,9 +111,16 @@ def make(
         obs_noise: standard deviation of Gaussian noise on every observation. Default: 0.
         relative_noise: the same, relative to the standard deviation of each coordinate over 2000 random steps.
             Default: 0.
-        obs_latency: latency of observations, in steps. Default: 0.
+        obs_latency: latency of observations, in steps; "0-3" or (0, 3) if it is random for every observation. Default: 0.
         act_latency: latency of actions, in steps. Default: 0.
         dropout: probability that an observation is lost and the last one is repeated. Default: 0.
+        outage: probability per step that a sensor falls silent, and number of steps for which it is silent, as
+            "0.01:20" or (0.01, 20). Its last value is repeated. Default: no outages.
+        sensor_rate: number of steps from one reading of a sensor to the next, for all sensors or by index, as in
+            "0:10,3:2". Between them, the last value is repeated. Default: 1.
+        missing: "nan": what is lost, silent, not due or has not arrived is NaN instead of the last value, and NaN in an
+            observation of the environment means that a reading is missing. Default: values are repeated, and NaN ends
+            the episode as failed.
         action_limit: actions are clipped to ± this value, in the environment's own units, and the action space is the
             smaller range. Default: no limit.
         noise: alias of `obs_noise`.
@@ -126,13 +150,16 @@ def make(
     )
     if relative_noise and sigma:
         raise UsageError(f"obs_noise={sigma} and relative_noise={relative_noise}: give only one of them")
-    disturbances = _disturbances(sigma, late, act_latency, dropout)
+    if missing not in (None, "nan"):
+        raise UsageError(f"missing: {missing!r} is not known; give 'nan', or leave it out if no reading is missing")
+    mark = missing == "nan"
+    disturbances = _disturbances(sigma, late, act_latency, dropout, outage, sensor_rate, mark)
 
     spec = _find_spec(id) if isinstance(id, str) else None
     name = "the environment" if spec is None else spec.id
 
     def batch(count: int) -> MujocoBatch | SerialBatch:
-        return _made(name, id, spec, count, max_episode_steps, threads, patience, env_kwargs)
+        return _made(name, id, spec, count, max_episode_steps, threads, patience, mark, env_kwargs)
 
     def limited(envs: VectorEnv) -> VectorEnv:
         """Apply the limit first, so that the null action of a latency is the middle of the smaller range."""
@@ -142,6 +169,8 @@ def make(
     try:
         envs = limited(made)
         _check_spaces(name, envs)
+        if mark:
+            marked_space(envs.single_observation_space)
         visible = _visible(observe, made)
         if relative_noise:
             # With `_Front`, exceptions and time limits are handled here as in a rollout.
@@ -161,15 +190,20 @@ def make(
     return _Front(envs, name, seed, Patience() if isinstance(envs.unwrapped, MujocoBatch) else patience)
 
 
-def _disturbances(sigma: Any, observation_steps: Any, action_steps: Any, dropout: Any) -> list[Disturbance]:
-    """Create the disturbances whose amount is not 0, in the order in which an observation passes them."""
-    amounts: dict[Callable[[Any], Disturbance], Any] = {
-        Noise: sigma,
-        Latency: observation_steps,
-        Delay: action_steps,
-        Dropout: dropout,
-    }
-    return [kind(amount) for kind, amount in amounts.items() if amount]
+def _disturbances(
+    sigma: Any, late: Any, action_steps: Any, dropout: Any, outage: Any, rate: Any, mark: bool
+) -> list[Disturbance]:
+    """Create the disturbances that are wanted, in the order in which an observation passes them."""
+    found: list[Disturbance] = [Noise(sigma)] if sigma else []
+    if rate is not None:
+        found.append(Rate(rate, mark))
+    if outage is not None:
+        found.append(Outage(*parsed_outage(outage), mark))
+    if parsed_latency(late) != (0, 0):
+        found.append(latency_of(late, mark))
+    if action_steps:
+        found.append(Delay(action_steps))
+    return [*found, Dropout(dropout, mark)] if dropout else found
 
 
 def _made(name: str, *given: Any) -> MujocoBatch | SerialBatch:
@@ -194,6 +228,7 @@ def _batch(
     max_episode_steps: int | None,
     threads: int | None,
     patience: Patience,
+    gaps: bool,
     env_kwargs: dict[str, Any],
 ) -> MujocoBatch | SerialBatch:
     """Create the undisturbed environments: a `MujocoBatch` for the tasks it supports, otherwise a `SerialBatch`."""
@@ -205,7 +240,7 @@ def _batch(
         if env_kwargs:
             raise UsageError(f"{', '.join(env_kwargs)} cannot be passed on to a factory; let it set them itself")
         limited = partial(_limited, id, max_episode_steps)
-        return SerialBatch([limited] * num_envs, patience)
+        return SerialBatch([limited] * num_envs, patience, gaps=gaps)
     own_id = spec.id.removeprefix("rpsp/")
     if max_episode_steps is None and own_id in TASKS:
         max_episode_steps = TASKS[own_id].max_episode_steps
@@ -213,7 +248,7 @@ def _batch(
     if own_id in BATCHED_IDS and env_kwargs.get("render_mode") is None:
         return MujocoBatch(own_id, num_envs, max_episode_steps=max_episode_steps, threads=threads, **env_kwargs)
     factory = partial(gymnasium.make, spec, max_episode_steps=max_episode_steps, **env_kwargs)
-    return SerialBatch([factory] * num_envs, patience)
+    return SerialBatch([factory] * num_envs, patience, gaps=gaps)
 
 
 def _spread(envs: VectorEnv, name: str, steps: int = 2000) -> Array:
@@ -242,7 +277,7 @@ def _spread(envs: VectorEnv, name: str, steps: int = 2000) -> Array:
                     f"{name} raised {infos['raised'][0]} while relative_noise was measured, in {raised} of {episodes} "
                     "episodes; check that it runs under Gymnasium alone"
                 )
-    return np.std(readings, axis=0)
+    return np.nanstd(readings, axis=0)
 
 
 def _limited(factory: Callable[[], gymnasium.Env], max_episode_steps: int | None) -> gymnasium.Env:

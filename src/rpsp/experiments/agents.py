@@ -82,7 +82,8 @@ class TrainedAgent:
             The action, or one row per environment; and the state for the next call.
 
         Raises:
-            UsageError: if a shape is wrong, the observation is NaN or infinite, or the state is of another agent.
+            UsageError: if a shape is wrong, the state is of another agent, or the observation is infinite, or NaN for an
+                agent that was not trained with missing readings.
         """
         readings = _numbers(observation) - self.first
         shape = () if isinstance(self.scaling, OneHot) else self.scaling.mean.shape
@@ -93,11 +94,7 @@ class TrainedAgent:
             )
         if readings.size == 0:
             raise UsageError(f"observation: is empty, with shape {readings.shape}; give at least one row.")
-        if not np.isfinite(readings).all():
-            raise UsageError(
-                f"observation: {np.asarray(observation).tolist()} contains NaN or infinite values, from which the "
-                "filter cannot recover; repeat the last finite observation instead."
-            )
+        self._check_finite(readings, observation)
         rows = 1 if single else len(readings)
         seen = self.scaling.encode(readings.reshape(rows, -1)).astype(np.float32)
         starts = np.asarray(episode_start, bool)
@@ -119,6 +116,20 @@ class TrainedAgent:
         executed = self.units.clip(drawn)
         action = self.units.decode(executed)
         return (action[0] if single else action), ActingState(q, executed, steps + 1, episodes)
+
+    def _check_finite(self, readings: np.ndarray, observation: Any) -> None:
+        """Raise `UsageError` if an observation is infinite, or NaN for an agent that was not trained to miss readings."""
+        gaps = self.agent.filter.accepts_gaps
+        if np.isinf(readings).any() or (not gaps and np.isnan(readings).any()):
+            raise UsageError(
+                f"observation: {np.asarray(observation).tolist()} contains NaN or infinite values, from which the "
+                "filter cannot recover; repeat the last finite observation instead"
+                + (
+                    ", or give NaN, which means that the reading is missing."
+                    if gaps
+                    else ", or train with --missing nan."
+                )
+            )
 
     def _check_state(self, state: Any) -> None:
         """Raise `UsageError` if a state was not returned by `predict` of an agent with the same dimensions."""

@@ -23,12 +23,21 @@ class Sensors:
     """Standard deviation of Gaussian noise added to every observation."""
     relative_noise: float = 0.0
     """Noise as a multiple of each observation's standard deviation under random actions. Excludes --obs-noise."""
-    obs_latency: int = 0
-    """Delay of observations, in steps."""
+    obs_latency: int | str = 0
+    """Delay of observations, in steps. 0-3: a random delay for every observation."""
     act_latency: int = 0
     """Delay of actions, in steps."""
     dropout: float = 0.0
     """Probability that an observation is lost and the previous one is repeated."""
+    outage: Annotated[str | None, tyro.conf.arg(metavar="P:L")] = None
+    """Outages of single sensors: the probability per step that one begins, and its length in steps, as in 0.01:20.
+    The sensor's last value is repeated."""
+    sensor_rate: Annotated[int | str | None, tyro.conf.arg(metavar="N|I:N,...")] = None
+    """Read sensors only every N steps: all of them (10), or some by index (0:10,3:2). Values are repeated in between."""
+    missing: Literal["nan"] | None = None
+    """nan: what is lost, silent, not due or late is marked as missing (NaN) instead of repeated, and the filter goes on
+    without it. NaN in an environment's or a recording's observations then means that a reading is missing.
+    Default: NaN is a fault. For logs with empty cells: nan."""
     action_limit: float | None = None
     """Clip actions to ± this value, in the environment's own units. The agent's [-1, 1] is then this smaller range."""
     env_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE [NAME=VALUE ...]")] = ()
@@ -57,8 +66,6 @@ class FitConfig:
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV|DATA")]
     """A Gymnasium id (Env-v0 or module:Env-v0), an .npz file of episodes, minari:ID, or a log (.csv, .parquet)."""
     columns: tyro.conf.OmitArgPrefixes[Columns] = Columns()
-    missing: Literal["nan"] | None = None
-    """nan: readings that are NaN are missing, and the model goes on without them. Default: for logs with empty cells."""
     kind: str = "inference"
     """Kind of belief: inference (ours), kernel-bayes (the paper's), gru, or tabular (for discrete data).
     Your own as package.module:attribute. Its settings are flags: see `rpsp fit --kind KIND --help`."""
@@ -132,8 +139,9 @@ class TrainConfig:
 
     env: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")] = None
     """A Gymnasium id (Env-v0 or module:Env-v0). Can be given in the --config file instead."""
-    method: str = "rpsi-trpo"
-    """A name from `rpsp methods`, or your own method as package.module:attribute."""
+    method: str = "auto"
+    """A name from `rpsp methods`, or your own method as package.module:attribute.
+    Default: rpsi-sac with pink noise for continuous actions and at most a million steps, otherwise rpsi-ppo."""
     sensors: tyro.conf.OmitArgPrefixes[Sensors] = Sensors()
     seed: int = 0
     """Seed of all random numbers."""
@@ -164,6 +172,8 @@ class TrainConfig:
     """Number of environments that are stepped in parallel. Default: --samples / --max-episode-steps, at most 100."""
     settings: tyro.conf.Suppress[Any] = None
     """The settings of the method, as `Method.settings` returns them."""
+    chosen: tyro.conf.Suppress[str] = ""
+    """Why this method was chosen, if none was given."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Device of the updates. Acting always runs on the CPU. auto: a GPU if there is one and it is faster."""
     threads: int | None = None

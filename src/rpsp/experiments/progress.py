@@ -114,6 +114,7 @@ def initialised(record: Record) -> str:
         f"filter with {record['state_size']:.0f} state dimensions ({record['initialisation_seconds']:.1f} s): held-out "
         f"error {record['prediction_error']:.1e} of the variance, persistence {record['persistence_error']:.1e}"
         + (f"; {record['still_readings']:.0f} observations never changed" if record.get("still_readings") else "")
+        + (f"; {record['ignored_readings']:.0f} observations carry nothing" if record.get("ignored_readings") else "")
     )
 
 

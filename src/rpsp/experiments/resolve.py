@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 from rpsp import sentinel
 from rpsp.envs.make import make
+from rpsp.envs.silence import parsed_latency
 from rpsp.envs.tasks import TASKS
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments import env_args
@@ -167,8 +168,9 @@ def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
             f"max_episode_steps: {config.env} has no time limit; give one, for example --max-episode-steps 1000 "
             "(in Python, max_episode_steps=1000)."
         )
-    for name in ("obs_latency", "act_latency"):
-        if (late := getattr(config.sensors, name)) >= limit:
+    longest = {"obs_latency": parsed_latency(config.sensors.obs_latency)[1], "act_latency": config.sensors.act_latency}
+    for name, late in longest.items():
+        if late >= limit:
             raise UsageError(f"{name}: {late} steps is not less than the length of an episode, {limit} steps.")
 
     def steps(usual: int) -> int:

@@ -12,7 +12,7 @@ from rpsp.experiments.config import Sensors, TrainConfig
 from rpsp.experiments.methods import METHODS
 from rpsp.experiments.settings import documentation
 
-ARGUMENTS = {"env", "method", "out", "sensors", "settings", "json", "quiet", "config"}
+ARGUMENTS = {"env", "method", "out", "sensors", "settings", "chosen", "json", "quiet", "config"}
 """Fields that are arguments of `rpsp.train`, hold other settings, or belong to the command line."""
 WIDTH = 112
 

@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from rpsp.data.arrays import Numbers
 from rpsp.data.scaling import fit_scaling
+from rpsp.filters.base import to_float64
 from rpsp.filters.features import kernel_width
 
 
@@ -67,3 +68,28 @@ def fit_bumps(z: Float[np.ndarray, "n z"], bumps: int, *, rng: np.random.Generat
     width = 0.5 * kernel_width(standardised, 50.0, rng=rng)
     centres = rng.choice(standardised, min(bumps, len(z)), replace=False)
     return Bumps(scaling.mean, scaling.scale * width, centres.T / width)
+
+
+def exported_regression(phi: Bumps, W: Numbers, prefix: str = "") -> dict[str, np.ndarray]:
+    """Return the arrays of Wᵀ Φ for act.py.
+
+    Args:
+        phi: Φ.
+        W: the weights.
+        prefix: prefix of the names.
+    """
+    phi = to_float64(phi)
+    mean, scale, centres = map(np.asarray, (phi.mean, phi.scale, phi.centres))
+    parts = np.cumsum([1, len(mean), len(mean)])
+    constant, W_linear, W_young, W_bumps = np.split(np.asarray(W, np.float64), parts)
+    arrays = {
+        "factor": 1 / scale,
+        "shift": -mean / scale,
+        "centres": centres,
+        "half_squares": (centres**2).sum(axis=0) / 2,
+        "constant": constant[0],
+        "W_linear": W_linear,
+        "W_young": W_young,
+        "W_bumps": W_bumps,
+    }
+    return {prefix + name: array for name, array in arrays.items()}

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from rpsp.data import trees
 from rpsp.data.arrays import Numbers
@@ -28,8 +28,12 @@ from rpsp.data.windows import chunked, flat, since_start
 from rpsp.errors import DivergedError, UsageError
 from rpsp.filters.base import AbstractFilter, compiled_unroll, constant, to_float32, to_float64
 from rpsp.filters.belief import Belief, check_at_least
-from rpsp.filters.bumps import Bumps, fit_bumps
+from rpsp.filters.bumps import Bumps, exported_regression, fit_bumps
 from rpsp.filters.null_future import coordinates, fit_stage1, null_futures
+from rpsp.filters.relevance import relevant_sensors, seeing_only, spread_out
+
+IGNORED = 1e30
+"""Scale of an observation that is ignored: divided by it, every reading is 0."""
 
 
 class InferenceFilter(AbstractFilter):
@@ -66,6 +70,11 @@ class InferenceFilter(AbstractFilter):
         """Return q_0 = 0."""
         return jnp.zeros(self.bound.shape[0] + 1)
 
+    @property
+    def used(self) -> Float[Array, " obs"]:
+        """1 at observations that enter the state, and 0 at those that are ignored."""
+        return jnp.where(jnp.asarray(self.phi.scale)[-self.W_pred.shape[1] :] < IGNORED / 2, 1.0, 0.0)
+
     def coordinate_name(self, i: int) -> str | None:
         """Return the name of the last coordinate, 1/t."""
         return "youth of the belief, 1/t" if i == self.bound.shape[0] else None
@@ -98,31 +107,6 @@ class InferenceFilter(AbstractFilter):
         return (self.mean_future + q[:-1] @ jnp.linalg.pinv(jnp.asarray(self.P))).reshape(-1, self.W_pred.shape[1])
 
 
-def exported_regression(phi: Bumps, W: Numbers, prefix: str = "") -> dict[str, np.ndarray]:
-    """Return the arrays of Wᵀ Φ for act.py.
-
-    Args:
-        phi: Φ.
-        W: the weights.
-        prefix: prefix of the names.
-    """
-    phi = to_float64(phi)
-    mean, scale, centres = map(np.asarray, (phi.mean, phi.scale, phi.centres))
-    parts = np.cumsum([1, len(mean), len(mean)])
-    constant, W_linear, W_young, W_bumps = np.split(np.asarray(W, np.float64), parts)
-    arrays = {
-        "factor": 1 / scale,
-        "shift": -mean / scale,
-        "centres": centres,
-        "half_squares": (centres**2).sum(axis=0) / 2,
-        "constant": constant[0],
-        "W_linear": W_linear,
-        "W_young": W_young,
-        "W_bumps": W_bumps,
-    }
-    return {prefix + name: array for name, array in arrays.items()}
-
-
 @dataclass(frozen=True)
 class Inference(Belief):
     """Our belief: an `InferenceFilter`, whose update is regressed directly. It is refitted in closed form."""
@@ -147,6 +131,8 @@ class Inference(Belief):
     """Candidate ridges of the radial basis functions, chosen on held-out data. The first gives a linear filter."""
     rounds: int = 8
     """Number of regressions on the states that the filter reaches, after a first one on the target states."""
+    ignore_useless: bool = True
+    """Leave out observations that carry nothing: the past does not predict them, and they predict no other observation."""
     slack: float = 25.0
     """States are clipped to this many times the largest target. It is large, because a trained robot can reach states
     far from those of the exploration."""
@@ -203,6 +189,12 @@ def fit_inference(
         UsageError: if the episodes are too short, or stage 1 would have too many inputs.
     """
     settings = settings or Inference()
+    kept = _kept(batch, held_out, settings)
+    if not kept.all():
+        seen, held = seeing_only(batch, kept), seeing_only(held_out, kept)
+        filter = fit_inference(seen, held, replace(settings, ignore_useless=False), rng=rng)
+        means = flat(batch.observations)[flat(batch.mask)][:, ~kept].mean(axis=0, dtype=np.float64)
+        return _ignoring(filter, kept, means)
     stage1, noise = _stage1(batch, settings)
     mean, P, reliable = coordinates(
         null_futures(batch, stage1, settings.past)[flat(batch.mask)], noise, settings.dimension
@@ -238,7 +230,58 @@ def refit_inference(
     """
     settings = settings or Inference()
     mean, P = np.asarray(filter.mean_future, np.float64), np.asarray(filter.P, np.float64)
+    obs = batch.observations.shape[-1]
+    # Sensors that the coordinates stand for stay, whatever the new data say about them.
+    kept = _kept(batch, held_out, settings) | P.reshape(-1, obs, P.shape[1]).any(axis=(0, 2))
+    if not kept.all():
+        seen, held = seeing_only(batch, kept), seeing_only(held_out, kept)
+        within = np.tile(kept, len(mean) // obs)
+        new = _fit_update(seen, held, _stage1(seen, settings)[0], mean[within], P[within], settings, rng)[0]
+        wide = _ignoring(new, kept, mean[:obs][~kept])
+        return trees.replace(lambda f: (f.mean_future, f.P), wide, (filter.mean_future, filter.P))
     return _fit_update(batch, held_out, _stage1(batch, settings)[0], mean, P, settings, rng)[0]
+
+
+def _kept(batch: Batch, held_out: Batch, settings: Inference) -> Bool[np.ndarray, " obs"]:
+    """Return which observations are used."""
+    if settings.ignore_useless:
+        return relevant_sensors(batch, held_out, settings.past)
+    return np.ones(batch.observations.shape[-1], np.bool_)  # pyright: ignore[reportUnknownVariableType]
+
+
+def _ignoring(
+    filter: InferenceFilter, kept: Bool[np.ndarray, " obs"], means: Float[np.ndarray, " ignored"]
+) -> InferenceFilter:
+    """Return a filter of some observations as one of all of them. It predicts the means of the others.
+
+    Args:
+        filter: the filter of the observations that are kept.
+        kept: which observations are kept.
+        means: means of the others.
+    """
+    f = to_float64(filter)
+    x, obs = f.W.shape[1], int(kept.sum())
+    others = f.phi.mean.shape[0] - obs
+    inputs = np.concatenate([np.full(others, True), kept])
+    bumps = np.full(f.phi.centres.shape[1], True)
+    features = np.concatenate([[True], inputs, inputs, bumps])
+    future = np.tile(kept, len(f.mean_future) // obs)
+    W_pred = spread_out(f.W_pred, kept, axis=1)
+    W_pred[0, ~kept] = means
+    wide = InferenceFilter(
+        W=spread_out(f.W, features),
+        W_first=spread_out(f.W_first, np.concatenate([[True], kept])),
+        W_pred=W_pred,
+        phi=Bumps(
+            spread_out(f.phi.mean, inputs), spread_out(f.phi.scale, inputs, IGNORED), spread_out(f.phi.centres, inputs)
+        ),
+        phi_pred=f.phi_pred,
+        bound=f.bound,
+        mean_future=spread_out(f.mean_future, future, np.tile(means, len(f.mean_future) // obs)),
+        P=spread_out(f.P, future),
+    )
+    assert wide.W.shape == (wide.phi.size, x)
+    return to_float32(wide)
 
 
 def _stage1(batch: Batch, settings: Inference) -> tuple[np.ndarray, np.ndarray]:

@@ -23,7 +23,8 @@ from rpsp.data.batches import Batch
 from rpsp.data.randomness import generator
 from rpsp.filters.base import AbstractFilter, compiled_predictions, constant
 from rpsp.filters.belief import check_at_least
-from rpsp.filters.inference import Inference, InferenceFilter, exported_regression, fit_inference, refit_inference
+from rpsp.filters.bumps import exported_regression
+from rpsp.filters.inference import Inference, InferenceFilter, fit_inference, refit_inference
 from rpsp.filters.two_stage import KernelBayes
 
 
@@ -99,6 +100,7 @@ class ResidualKernelBayes(KernelBayes):
             bumps=1,
             bends=(1e9,),
             only_reliable=False,
+            ignore_useless=False,  # the residuals of all sensors are observations of the kernel Bayes filter
         )
 
     def fit(self, batch: Batch, held_out: Batch, *, key: PRNGKeyArray) -> AbstractFilter:

@@ -16,6 +16,7 @@ from rpsp.data.arrays import Numbers
 from rpsp.data.scaling import OneHot, Scaling
 from rpsp.filters.base import AbstractFilter, step
 from rpsp.training.actions import ActionRange, ActionSymbols
+from rpsp.training.pink_noise import noise_of
 
 BLOCK = 256  # steps of an episode whose noise is drawn at a time
 
@@ -125,12 +126,22 @@ class _Noise:
     """The random numbers of every row's actions: one stream per episode, from which a block of steps is drawn at a time.
 
     They are drawn outside the compiled step. Deriving a key for every step in there took longer than the step itself.
+
+    Args:
+        units: the action space.
+        num_envs: number of rows.
+        stream: returns the root of an episode's random numbers by its row and number.
+        pink: returns the fraction of pink noise in an episode, likewise. Default: 0.
     """
 
     def __init__(
-        self, units: ActionRange | ActionSymbols, num_envs: int, stream: Callable[[int, int], np.random.SeedSequence]
+        self,
+        units: ActionRange | ActionSymbols,
+        num_envs: int,
+        stream: Callable[[int, int], np.random.SeedSequence],
+        pink: Callable[[int, int], float] = lambda row, number: 0.0,
     ):
-        self._units, self._stream = units, stream
+        self._units, self._stream, self._pink = units, stream, pink
         self._generators: list[Any] = [None] * num_envs
         self._block = np.zeros((BLOCK, num_envs, units.size), np.float32)
         self._due: list[set[int]] = [set() for _ in range(BLOCK)]
@@ -142,13 +153,15 @@ class _Noise:
         """Return the noise of this lockstep. In rows without an episode it is left over from earlier ones."""
         now = view.now % BLOCK
         for row in view.begin:
-            self._generators[row] = np.random.default_rng(self._stream(row, int(view.episodes[row])))
+            number = int(view.episodes[row])
+            rng = np.random.default_rng(self._stream(row, number))
+            self._generators[row] = noise_of(self._units, self._pink(row, number), rng)
             self._due[self._phase[row]].discard(row)
             self._due[now].add(row)
             self._phase[row] = now
         for row in self._due[now]:
             if view.running[row]:
-                drawn = self._units.noise(self._generators[row], BLOCK)
+                drawn = self._generators[row](BLOCK)
                 self._block[now:, row], self._block[:now, row] = drawn[: BLOCK - now], drawn[BLOCK - now :]
         return self._block[now].copy()
 

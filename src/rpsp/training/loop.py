@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -28,7 +29,9 @@ from rpsp.data.batches import Batch, pack, padded
 from rpsp.data.episodes import Episode, split
 from rpsp.data.scaling import OneHot, Scaling, fit_scaling
 from rpsp.errors import DivergedError, UsageError
-from rpsp.filters.base import Concatenated, reached
+from rpsp.filters.base import AbstractFilter, Concatenated, reached
+from rpsp.filters.gaps_fit import fit_tolerant
+from rpsp.filters.marked import MarkedFilter
 from rpsp.filters.memory import observation_window
 from rpsp.training.actions import ActionSymbols, action_units
 from rpsp.training.diagnostics import diagnose
@@ -50,7 +53,7 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
         The run before its first iteration, and its record.
 
     Raises:
-        UsageError: if the algorithm needs bounded continuous actions and the environment has others.
+        UsageError: if the algorithm needs bounds of continuous actions and the environment has none.
     """
     belief, algorithm = recipe
     if (settings.refit_before or settings.refit_when is not None) and belief.can_refit:
@@ -72,15 +75,16 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
         seed=settings.seed,
         min_length=belief.min_length,
         drop_raising=settings.drop_raising,
+        pink_noise=settings.pink_noise,
     )
     explored = time.perf_counter()
     scaling, episodes = _encoded(found, envs)
     fitted, held = split(episodes, settings.held_out, rng=rng, keep=belief.min_length)
     batch, held = pack(fitted), pack(held)
-    filter = belief.fit(batch, held, key=filter_key)
+    fit = partial(fit_tolerant, belief) if settings.missing else belief.fit
+    filter = fit(batch, held, key=filter_key)
     if settings.plus_obs:
-        sizes = batch.observations.shape[-1], batch.actions.shape[-1]
-        filter = Concatenated(filter, observation_window(settings.plus_obs, *sizes))
+        filter = Concatenated(filter, _latest(batch, settings))
     least = SMALLEST_RUNNING_SCALE if algorithm.scales_inputs else 1.0
     scaling_of_states = input_scaling(filter, reached(filter, batch, held), least)
     agent = Agent(filter, _policy(envs, filter.view, scaling_of_states, settings, algorithm.squashed, policy_key))
@@ -90,7 +94,8 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
         "exploration_samples": samples,
         "exploration_return": float(np.mean([e.rewards.sum() for e in found if e.rewards is not None])),
         "state_size": filter.size,
-        "still_readings": int((np.ptp(np.concatenate([e.observations for e in found]), axis=0) == 0).sum()),
+        "still_readings": _still_readings(found),
+        "ignored_readings": 0 if filter.used is None else int(np.sum(np.asarray(filter.used) == 0)),
         "prediction_error": float(watched["prediction_error"]),
         "persistence_error": float(watched["persistence_error"]),
         "exploration_seconds": explored - started,
@@ -101,6 +106,14 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
     memory = algorithm.init(agent, key=key_for(settings.seed, INIT_STREAM, 0))
     memory = algorithm.on_exploration(agent, memory, pack(episodes))
     return Training(0, samples, rows, agent, memory, scaling, (), agent), record
+
+
+def _latest(batch: Batch, settings: TrainingSettings) -> AbstractFilter:
+    """Return the window of the latest observations that the policy gets beside the state; with marks of what is missing."""
+    obs, act = batch.observations.shape[-1], batch.actions.shape[-1]
+    if settings.missing:
+        return MarkedFilter(observation_window(settings.plus_obs, 2 * obs, act), obs)
+    return observation_window(settings.plus_obs, obs, act)
 
 
 def advance(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, training: Training) -> tuple[Training, Record]:
@@ -132,6 +145,7 @@ def advance(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, trainin
         keep_states=True,
         drop_raising=settings.drop_raising,
         learner=learner,
+        pink_noise=settings.pink_noise,
     )
     acted = time.perf_counter()
     batch = packed(collected, envs, training.rows)
@@ -141,6 +155,12 @@ def advance(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, trainin
     watched = diagnose(before.agent, new, batch, recipe.algorithm.moves_filter(before.agent))
     update = Update(batch, new, memory, watched | diagnostics)
     return concluded(recipe, settings, training, before, collected, update, (started, fitted, acted))
+
+
+def _still_readings(episodes: list[Episode]) -> int:
+    """Return the number of sensors whose readings never change. Missing readings are left out."""
+    readings = np.concatenate([e.observations for e in episodes])
+    return int((np.nanmax(readings, axis=0) == np.nanmin(readings, axis=0)).sum())
 
 
 class Update(NamedTuple):
@@ -266,12 +286,10 @@ def _policy(
 
 
 def _check_bounds(envs: VectorEnv) -> None:
-    """Raise a `UsageError` if actions are not continuous or not bounded, as a tanh policy needs."""
+    """Raise a `UsageError` if actions are continuous and not bounded; a tanh policy needs bounds."""
     space, units = envs.single_action_space, action_units(envs)
     if isinstance(units, ActionSymbols):
-        raise UsageError(
-            f"sac: takes actions that are numbers, and those of the environment are in {space}; try rpsi-ppo."
-        )
+        return
     if not (np.isfinite(units.low).all() and np.isfinite(units.high).all()):
         raise UsageError(
             f"sac: acts between bounds, and the actions of the environment are in {space}; give them bounds there, or try "

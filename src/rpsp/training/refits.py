@@ -27,6 +27,8 @@ from rpsp.data.scaling import Scaling
 from rpsp.errors import DivergedError, UsageError
 from rpsp.filters.base import AbstractFilter, Concatenated, one_step_error, reached, trainable
 from rpsp.filters.belief import Belief
+from rpsp.filters.gaps import GapFilter
+from rpsp.filters.gaps_fit import refit_with_gaps
 from rpsp.training.diagnostics import diagnose
 from rpsp.training.state import INIT_STREAM, REFIT_STREAM, Recipe, Record, Training, TrainingSettings, key_for
 
@@ -50,7 +52,11 @@ def refitted(
     Returns:
         The new agent, or None if the belief keeps its filter.
     """
-    filter = belief.refit(_predictive(agent), batch, held_out, key=key)
+    kept = _predictive(agent)
+    if isinstance(kept, GapFilter):
+        filter = refit_with_gaps(belief, kept, batch, held_out, key=key)
+    else:
+        filter = belief.refit(kept, batch, held_out, key=key)
     if filter is None:
         return None
     new = _with_predictive(agent, filter)
@@ -148,18 +154,44 @@ class Refitted(NamedTuple):
     memory: Any
     record: Record
     refit_from_iteration: int = 0
-    """The first iteration before which `refit_when` may start the next refit."""
+    """The first iteration before which the next refit may start, if `refit_when` starts it or refits were rejected."""
     refits_rejected: int = 0
     """Number of rejected refits in a row."""
 
 
 def is_due(settings: TrainingSettings, training: Training) -> bool:
     """Return whether a refit is due before the next iteration: by its number, or by the error of the filter."""
+    waiting = training.iteration < training.refit_from_iteration
     if training.iteration in settings.refit_before:
-        return True
-    if settings.refit_when is None or training.iteration < training.refit_from_iteration:
+        return not (waiting and training.refits_rejected >= PATIENCE)
+    if settings.refit_when is None or waiting:
         return False
     return training.error_ratio > settings.refit_when
+
+
+PATIENCE = 2
+"""Number of rejected refits in a row after which scheduled ones are left out."""
+NEVER = 2**31 - 1
+
+
+def next_refit(settings: TrainingSettings, iteration: int, rejected: int) -> int:
+    """Return the first iteration before which the next refit may start.
+
+    With `refit_when` it is `refit_wait` iterations later, doubled by every rejection in a row. Otherwise, after two
+    rejections in a row one scheduled refit is left out, after three two, after four four, and so on.
+
+    Args:
+        settings: the schedule.
+        iteration: the iteration before which a refit has been tried.
+        rejected: number of rejected refits in a row.
+    """
+    if settings.refit_when is not None:
+        return iteration + settings.refit_wait * 2**rejected
+    if rejected < PATIENCE:
+        return 0
+    later = [n for n in sorted(settings.refit_before) if n > iteration]
+    left_out = 2 ** (rejected - PATIENCE)
+    return later[left_out] if left_out < len(later) else NEVER
 
 
 def refit_if_due(recipe: Recipe, settings: TrainingSettings, training: Training) -> Refitted:
@@ -179,8 +211,9 @@ def refit_if_due(recipe: Recipe, settings: TrainingSettings, training: Training)
     if not recipe.belief.can_refit or not training.recent or not is_due(settings, training):
         return Refitted(agent, memory, {}, training.refit_from_iteration, rejected)
     candidate, record = _candidate(recipe.belief, settings, training)
-    rejected = rejected + 1 if candidate is None else 0
-    wait = training.iteration + settings.refit_wait * 2**rejected
+    if "refit_skipped" not in record:  # nothing was refused where the filter predicts well
+        rejected = rejected + 1 if candidate is None else 0
+    wait = next_refit(settings, training.iteration, rejected)
     if candidate is None:
         return Refitted(agent, memory, record, wait, rejected)
     return Refitted(candidate, _memory_after(recipe, settings, training, candidate), record, wait, rejected)
@@ -202,7 +235,8 @@ def _candidate(belief: Belief, settings: TrainingSettings, training: Training) -
         candidate = None
     if candidate is None:
         return None, {"refit_accepted": 0.0}
-    before, after = one_step_error(agent.filter, held), one_step_error(candidate.filter, held)
+    of = _used_by(agent.filter, candidate.filter)
+    before, after = one_step_error(agent.filter, held, of), one_step_error(candidate.filter, held, of)
     kl = float(diagnose(agent, candidate, held, True)["whole_kl"])
     # Slightly better predictions do not make up for a change of the policy: a KL of 0.7 undid a hundred iterations. But a
     # filter that predicts badly is worth replacing even then.
@@ -214,6 +248,13 @@ def _candidate(belief: Belief, settings: TrainingSettings, training: Training) -
         "refit_accepted": float(accepted),
     }
     return candidate if accepted else None, record
+
+
+def _used_by(*filters: AbstractFilter) -> np.ndarray | None:
+    """Return which observations enter the state of any of these filters; None if all may."""
+    parts = [filter.used for filter in filters]
+    known = [np.asarray(part) > 0 for part in parts if part is not None]
+    return np.any(known, axis=0) if len(known) == len(parts) else None
 
 
 def _memory_after(recipe: Recipe, settings: TrainingSettings, training: Training, candidate: Agent) -> Any:

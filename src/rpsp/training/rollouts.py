@@ -38,6 +38,7 @@ def explore(
     min_length: int = 1,
     max_tries: int | None = None,
     drop_raising: bool = True,
+    pink_noise: float = 0.0,
 ) -> list[Episode]:
     """Record episodes of random actions: standard normal and clipped, or uniformly random if actions are discrete.
 
@@ -55,6 +56,7 @@ def explore(
             samples.
         drop_raising: whether an episode in which an environment of `rpsp.make` raises an exception counts as failed. If
             False, the exception ends the exploration.
+        pink_noise: if it is above 0, the noise of every second episode is pink.
 
     Returns:
         The episodes, in the order in which they were started.
@@ -69,7 +71,13 @@ def explore(
     if max_tries is None:
         max_tries = 100 * (wanted if episodes is not None else -(-wanted // max(1, min_length)))
     units = action_units(envs)
-    noise = _Noise(units, envs.num_envs, lambda row, number: _seed_sequence(seed, EXPLORING, number, 1))
+    noise = _Noise(
+        units,
+        envs.num_envs,
+        lambda row, number: _seed_sequence(seed, EXPLORING, number, 1),
+        # Half of them, because the fit of a filter needs fast changes of actions as well.
+        lambda row, number: float(pink_noise > 0 and number % 2 == 1),
+    )
 
     def act(view: View) -> tuple[np.ndarray, np.ndarray]:
         return units.random(noise.at(view)), nothing
@@ -144,6 +152,7 @@ def collect(
     keep_states: bool = False,
     drop_raising: bool = True,
     learner: Interleaved | None = None,
+    pink_noise: float = 0.0,
 ) -> Collected:
     """Collect whole episodes of an agent.
 
@@ -160,6 +169,7 @@ def collect(
         keep_states: whether to keep the pre-states of the agent.
         drop_raising: as in `explore`.
         learner: the agent, if it learns while episodes are in progress; it samples its actions.
+        pink_noise: fraction of the variance of the actions' noise that is pink.
 
     Returns:
         The episodes, in the order in which they were started.
@@ -179,6 +189,7 @@ def collect(
         iteration=iteration,
         keep_states=keep_states,
         drop_raising=drop_raising,
+        pink_noise=[pink_noise],
     )[0]
 
 
@@ -187,11 +198,14 @@ def collect_together(
     envs: VectorEnv,
     *,
     scalings: Sequence[Scaling | OneHot],
-    samples: int,
+    samples: int | None = None,
+    episodes: int | None = None,
     seeds: Sequence[int],
     iteration: int,
+    deterministic: bool = False,
     drop_raising: bool = True,
     learner: Interleaved | None = None,
+    pink_noise: Sequence[float] = (),
 ) -> list[Collected]:
     """Collect whole episodes of several agents in one rollout, each with its own seed and scaling.
 
@@ -200,26 +214,30 @@ def collect_together(
         envs: the environments. Each agent gets the same number of rows.
         scalings: scaling of each agent's observations.
         samples: as in `collect`, for each agent.
+        episodes: as in `collect`, for each agent.
         seeds: the seed of each agent's run.
         iteration: the iteration of the runs.
+        deterministic: whether to take the most probable actions instead of sampling.
         drop_raising: as in `explore`.
         learner: the agents, if they learn while episodes are in progress.
+        pink_noise: as in `collect`, of each agent. Default: 0.
 
     Returns:
         The episodes of each agent, with pre-states. Up to rounding they are the same as those of `collect`.
     """
     count = len(seeds)
     return _collect(
-        lockstep(agents, False, count) if learner is None else learner,
+        lockstep(agents, deterministic, count) if learner is None else learner,
         trees.take(agents.filter, 0),
         envs,
         encode=_encoder(scalings, envs.num_envs // count),
         samples=samples,
-        episodes=None,
+        episodes=episodes,
         seeds=seeds,
         iteration=iteration,
         keep_states=True,
         drop_raising=drop_raising,
+        pink_noise=pink_noise or [0.0] * count,
     )
 
 
@@ -235,12 +253,16 @@ def _collect(
     iteration: int,
     keep_states: bool,
     drop_raising: bool,
+    pink_noise: Sequence[float],
 ) -> list[Collected]:
     """Collect episodes of as many agents as there are seeds; `filter` is that of any of them."""
     wanted = _one_of_two(episodes, samples)[1]
     units, each = action_units(envs), envs.num_envs // len(seeds)
     noise = _Noise(
-        units, envs.num_envs, lambda row, number: _seed_sequence(seeds[row // each], ACTING, iteration, 0, number)
+        units,
+        envs.num_envs,
+        lambda row, number: _seed_sequence(seeds[row // each], ACTING, iteration, 0, number),
+        lambda row, number: pink_noise[row // each],
     )
     q = np.broadcast_to(np.asarray(filter.init(), np.float32), (envs.num_envs, filter.size))
     nothing = _no_states(envs)

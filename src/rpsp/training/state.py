@@ -14,6 +14,7 @@ from rpsp.algorithms.networks import Body
 from rpsp.algorithms.policies import Agent
 from rpsp.data.batches import Batch
 from rpsp.data.scaling import OneHot, Scaling
+from rpsp.errors import UsageError
 from rpsp.filters.belief import Belief, check_at_least
 
 Record = dict[str, float | int]
@@ -53,10 +54,15 @@ class LoopSettings:
     with layer normalisation; --hidden gives their width once for each block. Not in the paper."""
     log_std: float = 0.0
     """Initial logarithm of the policy's standard deviation (continuous actions)."""
+    pink_noise: float = 0.0
+    """Fraction of the variance of the actions' noise that is pink: correlated over up to hundreds of steps, so that an
+    agent explores farther. If it is above 0, every second random episode before training has only pink noise. Not in the
+    paper."""
     plus_obs: int = 0
     """Number of recent observations that the policy gets in addition to the state. The paper's +obs is 2."""
     refit_before: tuple[int, ...] = ()
-    """Iterations, counted from 0, before which the filter is refitted to recent batches. Not in the paper."""
+    """Iterations, counted from 0, before which the filter is refitted to recent batches. After two rejected refits in a
+    row some are left out. Not in the paper."""
     refit_when: float | None = None
     """Refit whenever the filter's one-step error on the latest batch exceeds this fraction of the error of persistence.
     None: only before the iterations of --refit-before. Not in the paper."""
@@ -78,6 +84,8 @@ class LoopSettings:
         check_at_least(self, 1, "hidden")
         check_at_least(self, 1, "refit_wait", "refit_batches", "refit_samples", most=None)
         check_at_least(self, 0, "plus_obs", "refit_above", "refit_when")
+        if not 0 <= self.pink_noise <= 1:
+            raise UsageError(f"pink_noise: {self.pink_noise} is not between 0 and 1; useful values are 0.5 and 1.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +102,8 @@ class TrainingSettings(LoopSettings):
     """Fraction of the data kept from fitting, to evaluate a fit."""
     seed: int = 0
     """The root of all randomness."""
+    missing: bool = False
+    """Whether observations may be NaN, which means that a reading is missing. The filter then goes on without it."""
     drop_raising: bool = True
     """Whether an episode in which the environment raises is dropped and counted, instead of ending the iteration."""
 
@@ -123,6 +133,6 @@ class Training(eqx.Module):
     error_ratio: float = 0.0
     """The filter's one-step error on the latest batch, divided by that of persistence. 0 before the first iteration."""
     refit_from_iteration: int = 0
-    """The first iteration before which `refit_when` may start a refit."""
+    """The first iteration before which the next refit may start, if `refit_when` starts it or refits were rejected."""
     refits_rejected: int = 0
     """Number of rejected refits in a row."""

@@ -228,6 +228,7 @@ def advance_together(
         iteration=trainings[0].iteration,
         drop_raising=settings[0].drop_raising,
         learner=learner,
+        pink_noise=[own.pink_noise for own in settings],
     )
     acted = time.perf_counter()
     rows = max(training.rows for training in trainings)

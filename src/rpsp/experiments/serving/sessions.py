@@ -106,8 +106,12 @@ class Sessions:
             raise UsageError("observation: is not an array of numbers.") from error
         if readings.shape != self._shape:
             raise UsageError(f"observation: has shape {list(readings.shape)}, not {list(self._shape)}.")
-        if not np.isfinite(readings).all():
-            raise UsageError("observation: contains NaN or infinite values; repeat the last finite one instead.")
+        missing = self.agent.agent.filter.accepts_gaps
+        if np.isinf(readings).any() or (np.isnan(readings).any() and not missing):
+            raise UsageError(
+                "observation: contains null, NaN or infinite values; repeat the last finite one instead"
+                + (", or give null for a reading that is missing." if missing else ".")
+            )
         if isinstance(self.agent.scaling, OneHot) and not (
             readings == round(float(readings)) and 0 <= readings - self.agent.first < self.agent.scaling.size
         ):

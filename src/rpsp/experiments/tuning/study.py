@@ -298,7 +298,7 @@ class Study:
             return None
         given = flat_settings(dataclasses.asdict(self.plan.config))
         usual = flat_settings(dataclasses.asdict(TrainConfig(settings=find_method(self.plan.config.method).settings())))
-        local = "out", "seed", "config", "json", "quiet"
+        local = "out", "seed", "config", "chosen", "json", "quiet"
         kept = {n: v for n, v in given.items() if n in ("env", "method") or (v != usual.get(n) and n not in local)}
         setting = kept | self.setting(found[0])
         lines = [f"# Trial {found[0].number} of {len(self.study.trials)}: return {found[0].value:.2f}"]
