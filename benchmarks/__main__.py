@@ -24,6 +24,8 @@ NAMES = (
     "knows",
     "stale",
     "transfer",
+    "alignment",
+    "closed_loop",
     "training_speed",
     "lockstep",
     "overlap",

@@ -32,7 +32,7 @@ def main() -> dict[str, Any]:
         for name, units in peers.items():
             rows[name].append(recurrent_ppo(units))
         for method, iterations in METHODS.items():
-            rows[method].append(measure(method, iterations, 10, recording)["steps_per_second"])
+            rows[method].append(measure(method, iterations, 10, 2, {}, recording)["steps_per_second"])
         print(rows, flush=True)
     rates = {name: statistics.median(values) for name, values in rows.items()}
     return {"version": version("rpsp"), "steps_per_second": rates} | {

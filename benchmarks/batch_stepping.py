@@ -72,8 +72,8 @@ def record(num_envs: int) -> Recording:
     return Recording(actions, restarts, final_positions)
 
 
-def raw_rate(recording: Recording) -> tuple[float, float]:
-    """Return the steps per second of bare `mj_step`, half of the environments in each thread, and the cores used."""
+def raw_rate(recording: Recording, count: int = THREADS) -> tuple[float, float]:
+    """Return the steps per second of bare `mj_step` and the cores used, with the environments shared by some threads."""
     template: Any = gymnasium.make("Hopper-v5").unwrapped
     model, frame_skip = template.model, template.frame_skip
     steps, num_envs, _ = recording.actions.shape
@@ -90,7 +90,7 @@ def raw_rate(recording: Recording) -> tuple[float, float]:
                 control[:] = actions[row]
                 mujoco.mj_step(model, data, frame_skip)
 
-    threads = [threading.Thread(target=replay, args=(range(first, num_envs, THREADS),)) for first in range(THREADS)]
+    threads = [threading.Thread(target=replay, args=(range(first, num_envs, count),)) for first in range(count)]
     start, cpu_start = time.perf_counter(), time.process_time()
     for thread in threads:
         thread.start()

@@ -1,4 +1,4 @@
-"""Speed of the whole training loop compared with bare physics: Hopper, 10 000 samples per iteration, two threads.
+"""Speed of the whole training loop compared with bare physics: Hopper, 10 000 samples per iteration, one or two threads.
 
 Each iteration does what `rpsp train` does (acting, packing, update, diagnostics, refits, checkpoint). After every
 three iterations, bare `mj_step` is timed in the same process (see `batch_stepping`). The ratio is the number of
@@ -25,15 +25,18 @@ from benchmarks.prepared import prepared
 from rpsp.experiments.run_writer import RunWriter
 from rpsp.training.loop import train
 
-RUNS = (
-    ("rpsi-trpo", 60, 10),
-    ("rpsi-trpo", 60, 20),
-    ("fm2", 24, 10),
-    ("gru32", 21, 10),
-    ("rpsp-alt", 15, 10),
-    ("rpsp-alt", 15, 20),
+REFITTED = {"refit_before": (5, 12, 25, 40), "refit_epochs": 20}
+RUNS: tuple[tuple[str, int, int, int, dict[str, Any]], ...] = (
+    ("rpsi-trpo", 60, 10, 2, {}),
+    ("rpsi-trpo", 60, 20, 2, {}),
+    ("fm2", 24, 10, 2, {}),
+    ("gru32", 21, 10, 2, {}),
+    ("rpsp-alt", 15, 10, 2, {}),
+    ("rpsp-alt", 15, 20, 2, {}),
+    ("rpsp-alt", 150, 20, 1, REFITTED),
+    ("rpsr-alt", 150, 20, 1, {}),
 )
-"""Method, number of iterations, number of environments."""
+"""Method, number of iterations, of environments and of threads (of the loop and of bare physics), settings."""
 TOGETHER = 3
 """Number of iterations per measurement."""
 STEP_COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -42,16 +45,18 @@ STEP_COMPILED = "/jax/core/compile/backend_compile_duration"
 def main() -> dict[str, Any]:
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # as `rpsp train` does
     recording, rows = record(10), []
-    for method, iterations, num_envs in RUNS:
-        rows.append(measure(method, iterations, num_envs, recording))
+    for run in RUNS:
+        rows.append(measure(*run, recording))
         print(rows[-1], flush=True)
     return {"rows": rows}
 
 
-def measure(method: str, iterations: int, num_envs: int, recording: Recording) -> dict[str, Any]:
+def measure(
+    method: str, iterations: int, num_envs: int, threads: int, settings: dict[str, Any], recording: Recording
+) -> dict[str, Any]:
     """Return the speed over all iterations except the first, which compile, and compilations and memory."""
     config, make_envs, recipe, amounts = prepared(
-        env="Hopper-v5", method=method, threads=2, iterations=iterations, num_envs=num_envs
+        env="Hopper-v5", method=method, threads=threads, iterations=iterations, num_envs=num_envs, **settings
     )
     compilations: list[str] = []
     jax.monitoring.register_event_duration_secs_listener(
@@ -72,7 +77,7 @@ def measure(method: str, iterations: int, num_envs: int, recording: Recording) -
             if training.iteration % TOGETHER == 0:
                 seconds.append(time.perf_counter() - began)
                 samples.append(training.samples)
-                bare.append(statistics.median(raw_rate(recording)[0] for _ in range(3)))
+                bare.append(statistics.median(raw_rate(recording, threads)[0] for _ in range(3)))
                 began = time.perf_counter()
     envs.close()
     jax.monitoring.clear_event_listeners()
@@ -82,12 +87,15 @@ def measure(method: str, iterations: int, num_envs: int, recording: Recording) -
     typical = {k: statistics.median(p[k] for p in parts[4:]) for k in parts[-1]}
     return {
         "method": method,
+        "settings": settings,
         "iterations": iterations,
         "num_envs": num_envs,
+        "threads": threads,
         "steps_of_an_iteration": steps / (TOGETHER * len(spent)),
         "steps_per_second": steps / sum(spent),
         "raw_steps_per_second": physics / sum(spent),
         "over_raw": steps / physics,
+        "refit_seconds": sum(part.get("refit_seconds", 0.0) for part in parts),
         "compilations_after_the_first_iteration": compiled[-1] - compiled[1],
         "megabytes_at_iteration_20": memory[min(20, len(memory) - 1)],
         "megabytes_at_the_end": memory[-1],

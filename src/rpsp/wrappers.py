@@ -9,6 +9,8 @@ from rpsp.envs.wrappers import (
     ObservationLatency,
     ObservationNoise,
     ObserveOnly,
+    SensorOutage,
+    SensorRate,
 )
 from rpsp.experiments.belief_observation import BeliefObservation, BeliefTracker
 
@@ -21,4 +23,6 @@ __all__ = [
     "ObservationLatency",
     "ObservationNoise",
     "ObserveOnly",
+    "SensorOutage",
+    "SensorRate",
 ]

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float
 from rpsp.algorithms.policies import AbstractDistribution, AbstractPolicy, entropy, kl, log_prob
 from rpsp.data.arrays import Scalar
 from rpsp.data.batches import Batch, Steps, masked_mean
+from rpsp.filters.base import AbstractFilter
 
 
 def rewards_to_go(batch: Batch, discount: Scalar) -> Steps:
@@ -38,6 +39,12 @@ def rewards_to_go(batch: Batch, discount: Scalar) -> Steps:
 
     by_time = (rewards.T, jnp.asarray(batch.ends).T)
     return jax.lax.scan(back, jnp.zeros(rewards.shape[0]), by_time, reverse=True)[1].T
+
+
+def seen_by_baselines(filter: AbstractFilter, states: Float[Array, "row time q"]) -> Float[Array, "row time x"]:
+    """Return what linear baselines see of the states of a filter: `AbstractFilter.baseline_view`."""
+    view = filter.baseline_view
+    return states if view is None else states @ jnp.asarray(view, jnp.float32)
 
 
 def fit_baseline(

@@ -39,6 +39,7 @@ from rpsp.algorithms.objectives import (
     mean_entropy,
     mean_kl,
     rewards_to_go,
+    seen_by_baselines,
     surrogate,
 )
 from rpsp.algorithms.policies import AbstractDistribution, Agent
@@ -125,7 +126,8 @@ class Trpo(AbstractAlgorithm):
             return distributions(agent.policy, unroll(agent.filter, batch) if filter_moves else states)
 
         returns = rewards_to_go(batch, self.discount)
-        baseline = linear_baseline(fit_baseline(states, returns, mask, self.baseline_ridge), states)
+        seen = seen_by_baselines(agent.filter, states)
+        baseline = linear_baseline(fit_baseline(seen, returns, mask, self.baseline_ridge), seen)
         A = advantages(returns, baseline, mask, normalise=self.normalise)
         old, J = jax.linearize(act, theta)
         J_transposed = jax.linear_transpose(J, theta)

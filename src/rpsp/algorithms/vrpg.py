@@ -36,6 +36,7 @@ from rpsp.algorithms.objectives import (
     mean_kl,
     policy_loss,
     rewards_to_go,
+    seen_by_baselines,
 )
 from rpsp.algorithms.policies import AbstractDistribution, Agent
 from rpsp.data import trees
@@ -182,7 +183,7 @@ class Vrpg(AbstractAlgorithm):
         mask = jnp.asarray(batch.mask)
         states = truncated_unroll(agent.filter, batch, self.truncate)
         dists = distributions(agent.policy, states)
-        q = jax.lax.stop_gradient(states)
+        q = jax.lax.stop_gradient(seen_by_baselines(agent.filter, states))
         b = linear_baseline(fit_baseline(q, R, mask, self.baseline_ridge), q)
         A = advantages(R, b, mask, normalise=self.normalise)
         losses = {

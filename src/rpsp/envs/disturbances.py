@@ -298,17 +298,22 @@ class Dropout(Disturbance):
 
     Args:
         probability: probability that a reading is dropped.
+        mark: whether to deliver NaN instead of the last observation.
     """
 
     stream = 2
 
-    def __init__(self, probability: float) -> None:
+    def __init__(self, probability: float, mark: bool = False) -> None:
         if not 0 <= probability < 1:
             raise UsageError(
                 f"dropout (the probability of ObservationDropout) must be at least 0 and below 1, got {probability}; "
                 "give the fraction of readings to lose, such as 0.1"
             )
-        self._probability = probability
+        self._probability, self._mark = probability, mark
+
+    def delivered_space(self, space: gymnasium.Space) -> gymnasium.Space:
+        """Return the space of readings; of floats if dropped ones are marked by NaN."""
+        return marked_space(space) if self._mark else space
 
     def first(self, rows: Rows, readings: Array) -> Array:
         """Deliver the reset observation, which is never dropped."""
@@ -318,7 +323,8 @@ class Dropout(Disturbance):
         """Drop readings at random."""
         lost = np.array([self._generators[row].random() < self._probability for row in rows], np.bool_)
         # The trailing axes are those of an observation: one for a Box, none for a Discrete space.
-        return np.where(lost.reshape(-1, *[1] * (readings.ndim - 1)), self._delivered[rows], readings)
+        instead = np.nan if self._mark else self._delivered[rows]
+        return np.where(lost.reshape(-1, *[1] * (readings.ndim - 1)), instead, readings)
 
 
 def _through(on_the_way: Array, rows: Rows, entering: Array) -> Array:
@@ -338,6 +344,18 @@ def _require_box(space: gymnasium.Space, field: str) -> Box:
     if isinstance(space, Box) and len(space.shape) == 1:
         return space
     raise UsageError(f"{field} needs observations in a 1-D Box, this environment's are in {space}; leave it out")
+
+
+def marked_space(space: gymnasium.Space) -> Box:
+    """Return a space of floats, for readings that are NaN where they are missing.
+
+    Raises:
+        UsageError: if readings are not numbers in a 1-D Box.
+    """
+    box = _require_box(space, "missing='nan'")
+    # Integers have no NaN.
+    dtype = box.dtype if np.issubdtype(box.dtype, np.floating) else np.float64
+    return Box(box.low.astype(dtype), box.high.astype(dtype), dtype=dtype)
 
 
 def _null_action(space: gymnasium.Space) -> Array:

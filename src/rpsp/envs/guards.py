@@ -39,11 +39,15 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
     Args:
         env: the environment.
         factory: creates another environment of the same kind. Default: none.
+        gaps: whether NaN in an observation means that a reading is missing, and is no failure.
     """
 
-    def __init__(self, env: gymnasium.Env, factory: Callable[[], gymnasium.Env] | None = None) -> None:
+    def __init__(
+        self, env: gymnasium.Env, factory: Callable[[], gymnasium.Env] | None = None, gaps: bool = False
+    ) -> None:
         RecordConstructorArgs.__init__(self)
         gymnasium.Wrapper.__init__(self, env)
+        self._gaps = gaps
         self._factory = factory
         self._broken = False
         self._form_checked = False
@@ -70,7 +74,7 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
         observation, info = self.env.reset(seed=seed, options=options)
         info = {**info, "failed": False}
         self._check(observation)
-        if unusable(np.atleast_1d(observation), 0.0):
+        if unusable(self._read(observation), 0.0):
             raise EnvironmentFailure(
                 f"{type(self.unwrapped).__name__} was reset to an observation that is not finite, {observation}; check "
                 "its reset"
@@ -98,7 +102,7 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
             return copy(self._last), 0.0, False, True, {"failed": True, "raised": _described(error)}
         self._check(observation)
         terminated, truncated = bool(terminated), bool(truncated)  # environments may return NumPy booleans
-        failed = bool(unusable(np.atleast_1d(observation), float(reward)))
+        failed = bool(unusable(self._read(observation), float(reward)))
         if failed and not self.failure:
             layout = getattr(self.env, "observations", None)
             names = (
@@ -106,7 +110,7 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
                 if isinstance(layout, Observations)
                 else [f"observation {i}" for i in range(np.size(observation))]
             )
-            readings = zip(names, np.atleast_1d(observation), strict=True)
+            readings = zip(names, self._read(observation), strict=True)
             wrong = [(name, x) for name, x in readings if not np.isfinite(x)]
             self.failure = "{} was {}".format(*[*wrong, ("the reward", reward)][0])
         if simulation := simulation_of(self.env):
@@ -117,6 +121,11 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
         self._last = copy(observation)
         self._ended = (terminated, truncated, {"failed": failed}) if terminated or truncated else None
         return observation, reward, terminated, truncated, {**info, "failed": failed}
+
+    def _read(self, observation: Any) -> np.ndarray:
+        """Return the observation as a vector, with 0 in the place of missing readings."""
+        found = np.atleast_1d(observation)
+        return np.where(np.isnan(found), 0.0, found) if self._gaps else found
 
     def _is_malformed(self, error: BaseException) -> bool:
         """Return whether an error is due to malformed return values, which a new episode would not change."""
@@ -137,12 +146,14 @@ class FailureGuard(gymnasium.Wrapper, RecordConstructorArgs):
             )
 
 
-def _guarded(factory: Callable[[], gymnasium.Env], patience: Patience, images: ImageSettings) -> FailureGuard:
+def _guarded(
+    factory: Callable[[], gymnasium.Env], patience: Patience, images: ImageSettings, gaps: bool = False
+) -> FailureGuard:
     def made() -> gymnasium.Env:
         return flattened(factory(), images)
 
     with patience:
-        return FailureGuard(made(), made)
+        return FailureGuard(made(), made, gaps)
 
 
 RAISED = Exception, SystemExit, Overdue

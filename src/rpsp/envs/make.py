@@ -2,9 +2,11 @@
 
 `make` creates a `gymnasium.vector.VectorEnv` from a Gymnasium id or a factory. An observation passes, in this order,
 
-    environment → Flattened → FailureGuard → ObserveOnly → ObservationNoise → ObservationLatency → ObservationDropout → agent
+    environment → Flattened → FailureGuard → ObserveOnly → ObservationNoise → SensorRate → SensorOutage → ObservationLatency
+                → ObservationDropout → agent
 
-This is the order in a robot: which sensors exist, their noise, the latency of their signal, and lost signals. An action
+This is the order in a robot: which sensors exist, their noise, how often they are read, their outages, the latency of
+their signal, and lost signals. An action
 passes `ActionLatency`, then `ActionLimit`. Each of these is also available as a Gymnasium wrapper of a single environment.
 
 Every disturbance is implemented once, as a `Disturbance` of a batch. The wrapper of a single environment uses a batch
@@ -16,7 +18,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -28,12 +30,24 @@ from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from rpsp.envs.disturbances import Array, Delay, Disturbance, Dropout, Latency, Limit, Noise, Selection, _require_box
+from rpsp.envs.disturbances import (
+    Array,
+    Delay,
+    Disturbance,
+    Dropout,
+    Limit,
+    Noise,
+    Selection,
+    _require_box,
+    marked_space,
+)
 from rpsp.envs.guards import _short
 from rpsp.envs.images import RENDERED, ImageSettings, Rendered
 from rpsp.envs.mujoco_batch import MujocoBatch
 from rpsp.envs.mujoco_formulas import BATCHED_IDS
-from rpsp.envs.structures import symbols_of
+from rpsp.envs.silence import Outage, Rate, parsed_latency, parsed_outage
+from rpsp.envs.silence import latency as latency_of
+from rpsp.envs.structures import images_in, symbols_of
 from rpsp.envs.tasks import _CLASSIC_POSITIONS, TASKS
 from rpsp.envs.vector import (
     Autoreset,
@@ -78,15 +92,18 @@ def make(
     observe: str | Sequence[int | str] | NDArray[np.integer[Any]] | None = None,
     obs_noise: float | None = None,
     relative_noise: float = 0.0,
-    obs_latency: int | None = None,
+    obs_latency: int | str | tuple[int, int] | None = None,
     act_latency: int = 0,
     dropout: float = 0.0,
+    outage: str | tuple[float, int] | None = None,
+    sensor_rate: int | str | Mapping[int, int] | None = None,
+    missing: str | None = None,
     action_limit: float | None = None,
     action_mask: str = "auto",
     image_size: int = 32,
     image_colour: bool = False,
     noise: float | None = None,
-    latency: int | None = None,
+    latency: int | str | tuple[int, int] | None = None,
     max_episode_steps: int | None = None,
     seed: int | None = None,
     threads: int | None = None,
@@ -112,9 +129,16 @@ def make(
         obs_noise: standard deviation of Gaussian noise on every observation. Default: 0.
         relative_noise: the same, relative to the standard deviation of each coordinate over 2000 random steps.
             Default: 0.
-        obs_latency: latency of observations, in steps. Default: 0.
+        obs_latency: latency of observations, in steps; "0-3" or (0, 3) if it is random for every observation. Default: 0.
         act_latency: latency of actions, in steps. Default: 0.
         dropout: probability that an observation is lost and the last one is repeated. Default: 0.
+        outage: probability per step that a sensor falls silent, and number of steps for which it is silent, as
+            "0.01:20" or (0.01, 20). Its last value is repeated. Default: no outages.
+        sensor_rate: number of steps from one reading of a sensor to the next, for all sensors or by index, as in
+            "0:10,3:2". Between them, the last value is repeated. Default: 1.
+        missing: "nan": what is lost, silent, not due or has not arrived is NaN instead of the last value, and NaN in an
+            observation of the environment means that a reading is missing. Default: values are repeated, and NaN ends
+            the episode as failed.
         action_limit: actions are clipped to ± this value, in the environment's own units, and the action space is the
             smaller range. Default: no limit.
         action_mask: what to do with `info["action_mask"]`. "on": forbidden values of symbols are never chosen, and the mask
@@ -149,15 +173,19 @@ def make(
     )
     if relative_noise and sigma:
         raise UsageError(f"obs_noise={sigma} and relative_noise={relative_noise}: give only one of them")
+    if missing not in (None, "nan"):
+        raise UsageError(f"missing: {missing!r} is not known; give 'nan', or leave it out if no reading is missing")
+    mark = missing == "nan"
     images, rendered = ImageSettings(image_size, image_colour), isinstance(observe, str) and observe == "pixels"
     images.check()
-    disturbances = _disturbances(sigma, late, act_latency, dropout)
+    disturbances = _disturbances(sigma, late, act_latency, dropout, outage, sensor_rate, mark)
 
     spec = _find_spec(id) if isinstance(id, str) else None
     name = "the environment" if spec is None else spec.id
 
     def batch(count: int) -> MujocoBatch | SerialBatch:
-        return _made(name, id, spec, count, max_episode_steps, threads, patience, images, rendered, env_kwargs)
+        made_with = max_episode_steps, threads, patience, mark, images, rendered
+        return _made(name, id, spec, count, *made_with, env_kwargs)
 
     def limited(envs: VectorEnv) -> VectorEnv:
         """Apply the limit first, so that the null action of a latency is the middle of the smaller range."""
@@ -166,6 +194,8 @@ def make(
     envs: VectorEnv = (made := batch(num_envs))
     try:
         envs = limited(made)
+        if mark:
+            marked_space(envs.single_observation_space)
         visible = None if rendered else _visible(observe, made)
         if relative_noise:
             # With `_Front`, exceptions and time limits are handled here as in a rollout.
@@ -176,7 +206,11 @@ def make(
             disturbances.insert(0, Selection(visible))
         for disturbance in disturbances:
             envs = DisturbedBatch(envs, disturbance)
+        if mark and images_in(envs):
+            raise UsageError("missing='nan' needs observations that are numbers, and there are images; leave it out")
         if _masked(action_mask, envs):
+            if mark:
+                raise UsageError("missing='nan' and action masks exclude each other; give action_mask='off'")
             envs = MaskedBatch(envs)
     except Exception:
         envs.close()
@@ -187,15 +221,20 @@ def make(
     return _Front(envs, name, seed, Patience() if isinstance(envs.unwrapped, MujocoBatch) else patience)
 
 
-def _disturbances(sigma: Any, observation_steps: Any, action_steps: Any, dropout: Any) -> list[Disturbance]:
-    """Create the disturbances whose amount is not 0, in the order in which an observation passes them."""
-    amounts: dict[Callable[[Any], Disturbance], Any] = {
-        Noise: sigma,
-        Latency: observation_steps,
-        Delay: action_steps,
-        Dropout: dropout,
-    }
-    return [kind(amount) for kind, amount in amounts.items() if amount]
+def _disturbances(
+    sigma: Any, late: Any, action_steps: Any, dropout: Any, outage: Any, rate: Any, mark: bool
+) -> list[Disturbance]:
+    """Create the disturbances that are wanted, in the order in which an observation passes them."""
+    found: list[Disturbance] = [Noise(sigma)] if sigma else []
+    if rate is not None:
+        found.append(Rate(rate, mark))
+    if outage is not None:
+        found.append(Outage(*parsed_outage(outage), mark))
+    if parsed_latency(late) != (0, 0):
+        found.append(latency_of(late, mark))
+    if action_steps:
+        found.append(Delay(action_steps))
+    return [*found, Dropout(dropout, mark)] if dropout else found
 
 
 def _made(name: str, *given: Any) -> MujocoBatch | SerialBatch:
@@ -220,6 +259,7 @@ def _batch(
     max_episode_steps: int | None,
     threads: int | None,
     patience: Patience,
+    gaps: bool,
     images: ImageSettings,
     rendered: bool,
     env_kwargs: dict[str, Any],
@@ -233,7 +273,9 @@ def _batch(
         if env_kwargs:
             raise UsageError(f"{', '.join(env_kwargs)} cannot be passed on to a factory; let it set them itself")
         limited = partial(_limited, id, max_episode_steps)
-        return SerialBatch([partial(_frames_of, limited) if rendered else limited] * num_envs, patience, images)
+        return SerialBatch(
+            [partial(_frames_of, limited) if rendered else limited] * num_envs, patience, images, gaps=gaps
+        )
     own_id = spec.id.removeprefix("rpsp/")
     if max_episode_steps is None and own_id in TASKS:
         max_episode_steps = TASKS[own_id].max_episode_steps
@@ -244,7 +286,7 @@ def _batch(
         small = {"width": RENDERED, "height": RENDERED} if own_id in BATCHED_IDS else {}  # MuJoCo renders small frames
         env_kwargs = {**small, **env_kwargs, "render_mode": "rgb_array"}
     factory = partial(gymnasium.make, spec, max_episode_steps=max_episode_steps, **env_kwargs)
-    return SerialBatch([partial(_frames_of, factory) if rendered else factory] * num_envs, patience, images)
+    return SerialBatch([partial(_frames_of, factory) if rendered else factory] * num_envs, patience, images, gaps=gaps)
 
 
 def _frames_of(factory: Callable[[], gymnasium.Env]) -> gymnasium.Env:
@@ -277,7 +319,7 @@ def _spread(envs: VectorEnv, name: str, steps: int = 2000) -> Array:
                     f"{name} raised {infos['raised'][0]} while relative_noise was measured, in {raised} of {episodes} "
                     "episodes; check that it runs under Gymnasium alone"
                 )
-    return np.std(readings, axis=0)
+    return np.nanstd(readings, axis=0)
 
 
 def _limited(factory: Callable[[], gymnasium.Env], max_episode_steps: int | None) -> gymnasium.Env:

@@ -17,6 +17,7 @@ from rpsp.envs.disturbances import Array, Disturbance, Latency, Selection
 from rpsp.envs.guards import RAISED, FailureGuard, _described, _guarded, _malformed
 from rpsp.envs.images import SMALL_GREY, ImageSettings
 from rpsp.envs.rows import Bools, Seeds, row_seeds, rows_to_reset
+from rpsp.envs.silence import RandomLatency
 from rpsp.envs.structures import Actions, Flattened, Observations, mask_size, number_of_values, symbols_of
 from rpsp.envs.watchdog import Overdue, Patience
 from rpsp.errors import EnvironmentFailure, RpspError, UsageError
@@ -31,6 +32,7 @@ class SerialBatch(SyncVectorEnv):
         factories: functions that create the environments, one per row.
         patience: time limit for the creation of an environment. Default: none.
         images: size and colours of images.
+        gaps: whether NaN in an observation means that a reading is missing.
 
     Raises:
         UsageError: if two factories return the same environment.
@@ -41,8 +43,10 @@ class SerialBatch(SyncVectorEnv):
         factories: Sequence[Callable[[], gymnasium.Env]],
         patience: Patience | None = None,
         images: ImageSettings = SMALL_GREY,
+        *,
+        gaps: bool = False,
     ) -> None:
-        guarded = [partial(_guarded, factory, patience or Patience(), images) for factory in factories]
+        guarded = [partial(_guarded, factory, patience or Patience(), images, gaps) for factory in factories]
         super().__init__(guarded, autoreset_mode=AutoresetMode.DISABLED)
         if len({id(env.unwrapped) for env in self.envs}) < len(self.envs):
             raise UsageError(
@@ -124,13 +128,14 @@ class DisturbedBatch(VectorWrapper):
 
 
 def sensors(envs: VectorEnv) -> tuple[Sequence[int] | None, int]:
-    """Return the indices of the observed coordinates (None for all), and the latency of observations in steps."""
+    """Return the indices of the observed coordinates (None for all), and the usual latency of observations in steps."""
     indices, late = None, 0
     while isinstance(envs, VectorWrapper):
         if isinstance(envs, DisturbedBatch):
             disturbance = envs._disturbance
             indices = disturbance._indices if isinstance(disturbance, Selection) else indices
             late += disturbance._steps if isinstance(disturbance, Latency) else 0
+            late += disturbance.usual if isinstance(disturbance, RandomLatency) else 0
         envs = envs.env
     return indices, late
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 
-from rpsp.envs.disturbances import Delay, Disturbance, Dropout, Latency, Limit, Noise, Selection
+from rpsp.envs.disturbances import Delay, Disturbance, Dropout, Limit, Noise, Selection
+from rpsp.envs.silence import Outage, Rate, latency
 
 
 class _Disturbed(gymnasium.Wrapper, RecordConstructorArgs):
@@ -62,11 +63,12 @@ class ObservationLatency(_Disturbed):
 
     Args:
         env: the environment.
-        steps: number of steps.
+        steps: number of steps; "0-3" or (0, 3) if it is random for every observation.
+        mark: whether to deliver NaN in a step in which no newer observation arrives, instead of the last one.
     """
 
-    def __init__(self, env: gymnasium.Env, steps: int) -> None:
-        super().__init__(env, Latency(steps), steps=steps)
+    def __init__(self, env: gymnasium.Env, steps: int | str | tuple[int, int], mark: bool = False) -> None:
+        super().__init__(env, latency(steps, mark), steps=steps, mark=mark)
 
 
 class ActionLatency(_Disturbed):
@@ -99,7 +101,35 @@ class ObservationDropout(_Disturbed):
     Args:
         env: the environment.
         probability: probability that an observation is dropped.
+        mark: whether to deliver NaN instead of the last observation.
     """
 
-    def __init__(self, env: gymnasium.Env, probability: float) -> None:
-        super().__init__(env, Dropout(probability), probability=probability)
+    def __init__(self, env: gymnasium.Env, probability: float, mark: bool = False) -> None:
+        super().__init__(env, Dropout(probability, mark), probability=probability, mark=mark)
+
+
+class SensorOutage(_Disturbed):
+    """Silence single sensors at random, for several steps at a time. Reset observations are kept.
+
+    Args:
+        env: the environment.
+        probability: probability per step that a sensor that works falls silent.
+        steps: number of steps for which it is silent.
+        mark: whether to deliver NaN for a silent sensor instead of its last value.
+    """
+
+    def __init__(self, env: gymnasium.Env, probability: float, steps: int, mark: bool = False) -> None:
+        super().__init__(env, Outage(probability, steps, mark), probability=probability, steps=steps, mark=mark)
+
+
+class SensorRate(_Disturbed):
+    """Read sensors only every n-th step: at the reset, and n, 2n, … steps after it.
+
+    Args:
+        env: the environment.
+        every: n for all sensors, or the n of some sensors by index. Also as text: "10", or "0:10,3:2".
+        mark: whether to deliver NaN between two readings instead of the last one.
+    """
+
+    def __init__(self, env: gymnasium.Env, every: int | str | Mapping[int, int], mark: bool = False) -> None:
+        super().__init__(env, Rate(every, mark), every=every, mark=mark)

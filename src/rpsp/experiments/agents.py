@@ -17,6 +17,8 @@ from rpsp.algorithms.policies import Agent
 from rpsp.data.scaling import Encoding, row_shape
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.checkpoints import check_fit
+from rpsp.experiments.notebooks import described
+from rpsp.experiments.packs import read_pack
 from rpsp.experiments.resolve import environment_maker, read_config
 from rpsp.experiments.run_directory import RunDirectory, warn
 from rpsp.experiments.spaces import Structure, check_spaces, read_spaces, read_structure
@@ -147,7 +149,8 @@ class TrainedAgent:
             The action, or one row per environment; and the state for the next call.
 
         Raises:
-            UsageError: if a shape is wrong, the observation is NaN or infinite, or the state is of another agent.
+            UsageError: if a shape is wrong, the state is of another agent, or the observation is infinite, or NaN for an
+                agent that was not trained with missing readings.
         """
         readings = _numbers(observation) - self.first
         shape = row_shape(self.scaling)
@@ -158,11 +161,7 @@ class TrainedAgent:
             )
         if readings.size == 0:
             raise UsageError(f"observation: is empty, with shape {readings.shape}; give at least one row.")
-        if not np.isfinite(readings).all():
-            raise UsageError(
-                f"observation: {np.asarray(observation).tolist()} contains NaN or infinite values, from which the "
-                "filter cannot recover; repeat the last finite observation instead."
-            )
+        self._check_finite(readings, observation)
         rows = 1 if single else len(readings)
         seen = self.scaling.encode(readings.reshape(rows, -1)).astype(np.float32)
         starts = np.asarray(episode_start, bool)
@@ -189,6 +188,20 @@ class TrainedAgent:
     def coordinate_names(self) -> list[str] | None:
         """Names of the observations in figures: of an image, those of its coordinates. None if there are none."""
         return self.structure.coordinate_names(self.scaling)
+
+    def _check_finite(self, readings: np.ndarray, observation: Any) -> None:
+        """Raise `UsageError` if an observation is infinite, or NaN for an agent that was not trained to miss readings."""
+        gaps = self.agent.filter.accepts_gaps
+        if np.isinf(readings).any() or (not gaps and np.isnan(readings).any()):
+            raise UsageError(
+                f"observation: {np.asarray(observation).tolist()} contains NaN or infinite values, from which the "
+                "filter cannot recover; repeat the last finite observation instead"
+                + (
+                    ", or give NaN, which means that the reading is missing."
+                    if gaps
+                    else ", or train with --missing nan."
+                )
+            )
 
     def _check_state(self, state: Any) -> None:
         """Raise `UsageError` if a state was not returned by `predict` of an agent with the same dimensions."""
@@ -265,6 +278,15 @@ class TrainedAgent:
             if own:
                 envs.close()
 
+    def _repr_html_(self) -> str:
+        rows = {
+            "filter": f"{type(self.agent.filter).__name__}, {self.agent.filter.size} state dimensions",
+            "policy": type(self.agent.policy).__name__,
+            **{f"{name}s": str(space) for name, space in self.spaces.items()},
+            "trained for": f"{self.checkpoint} iterations, seed {self.seed}",
+        }
+        return described("TrainedAgent", rows)
+
     def environments(self, count: int, **given: Any) -> VectorEnv:
         """Return a vector environment like that of the training, with `count` environments."""
         if self.make_envs is None:
@@ -291,18 +313,20 @@ def _numbers(observation: Any) -> np.ndarray:
 def load(
     directory: str | Path, checkpoint: str | int = "last", *, say: Callable[[str], None] | None = None
 ) -> TrainedAgent:
-    """Load the agent of a run directory.
+    """Load the agent of a run directory, or of a file that `rpsp pack` wrote.
 
     Args:
-        directory: a run directory of `rpsp train`.
+        directory: a run directory of `rpsp train`, or a file of `rpsp pack`.
         checkpoint: "last", "best", or a number of iterations. "last" is the newest checkpoint that is not damaged.
         say: called with a sentence for every damaged checkpoint that is skipped. Default: issue a warning.
 
     Raises:
-        FileFormatError: if the directory is not a run directory, or its files are damaged.
+        FileFormatError: if it is neither a run directory nor a packed agent, or is damaged.
         UsageError: if there is no such checkpoint.
     """
     path = Path(directory)
+    if path.is_file():
+        return _packed(path, checkpoint)
     config = read_config(path)
     agent, scaling, number = RunDirectory(path).agent(checkpoint, say or warn)
     spaces = read_spaces(path)
@@ -313,3 +337,14 @@ def load(
         raise FileFormatError(f"{path}: spaces.json does not fit checkpoint {number} ({error}).") from error
     of_the_run = number, config.seed, first, spaces, read_structure(path)
     return TrainedAgent(agent, scaling, units, environment_maker(config), *of_the_run)
+
+
+def _packed(path: Path, checkpoint: str | int) -> TrainedAgent:
+    """Load the agent of a file that `rpsp pack` wrote. It has only one checkpoint."""
+    pack = read_pack(path)
+    if checkpoint not in ("last", "best", pack.checkpoint):
+        raise UsageError(f"checkpoint: {checkpoint!r} is not {pack.checkpoint}, the only one in {path}.")
+    first, units = int(getattr(pack.spaces["observation"], "start", 0)), units_of(pack.spaces["action"])
+    make_envs, seed = environment_maker(pack.config), pack.config.seed
+    of_the_run = pack.checkpoint, seed, first, pack.spaces, pack.structure
+    return TrainedAgent(pack.agent, pack.scaling, units, make_envs, *of_the_run)

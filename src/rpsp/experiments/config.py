@@ -24,12 +24,21 @@ class Sensors:
     """Standard deviation of Gaussian noise added to every observation."""
     relative_noise: float = 0.0
     """Noise as a multiple of each observation's standard deviation under random actions. Excludes --obs-noise."""
-    obs_latency: int = 0
-    """Delay of observations, in steps."""
+    obs_latency: int | str = 0
+    """Delay of observations, in steps. 0-3: a random delay for every observation."""
     act_latency: int = 0
     """Delay of actions, in steps."""
     dropout: float = 0.0
     """Probability that an observation is lost and the previous one is repeated."""
+    outage: Annotated[str | None, tyro.conf.arg(metavar="P:L")] = None
+    """Outages of single sensors: the probability per step that one begins, and its length in steps, as in 0.01:20.
+    The sensor's last value is repeated."""
+    sensor_rate: Annotated[int | str | None, tyro.conf.arg(metavar="N|I:N,...")] = None
+    """Read sensors only every N steps: all of them (10), or some by index (0:10,3:2). Values are repeated in between."""
+    missing: Literal["nan"] | None = None
+    """nan: what is lost, silent, not due or late is marked as missing (NaN) instead of repeated, and the filter goes on
+    without it. NaN in an environment's or a recording's observations then means that a reading is missing.
+    Default: NaN is a fault. For logs with empty cells: nan."""
     action_limit: float | None = None
     """Clip actions to ± this value, in the environment's own units. The agent's [-1, 1] is then this smaller range."""
     action_mask: Literal["auto", "on", "off"] = "auto"
@@ -65,8 +74,6 @@ class FitConfig:
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV|DATA")]
     """A Gymnasium id (Env-v0 or module:Env-v0), an .npz file of episodes, minari:ID, or a log (.csv, .parquet)."""
     columns: tyro.conf.OmitArgPrefixes[Columns] = Columns()
-    missing: Literal["nan"] | None = None
-    """nan: readings that are NaN are missing, and the model goes on without them. Default: for logs with empty cells."""
     kind: str = "inference"
     """Kind of belief: inference (ours), kernel-bayes (the paper's), gru, or tabular (for discrete data).
     Your own as package.module:attribute. Its settings are flags: see `rpsp fit --kind KIND --help`."""
@@ -140,8 +147,9 @@ class TrainConfig:
 
     env: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")] = None
     """A Gymnasium id (Env-v0 or module:Env-v0). Can be given in the --config file instead."""
-    method: str = "rpsi-trpo"
-    """A name from `rpsp methods`, or your own method as package.module:attribute."""
+    method: str = "auto"
+    """A name from `rpsp methods`, or your own method as package.module:attribute.
+    Default: rpsi-sac with pink noise for continuous actions and at most a million steps, otherwise rpsi-ppo."""
     sensors: tyro.conf.OmitArgPrefixes[Sensors] = Sensors()
     seed: int = 0
     """Seed of all random numbers."""
@@ -172,6 +180,8 @@ class TrainConfig:
     """Number of environments that are stepped in parallel. Default: --samples / --max-episode-steps, at most 100."""
     settings: tyro.conf.Suppress[Any] = None
     """The settings of the method, as `Method.settings` returns them."""
+    chosen: tyro.conf.Suppress[str] = ""
+    """Why this method was chosen, if none was given."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Device of the updates. Acting always runs on the CPU. auto: a GPU if there is one and it is faster."""
     threads: int | None = None
@@ -232,8 +242,8 @@ class ResumeConfig:
 class EvalConfig:
     """Evaluate a trained agent: play episodes and report their returns."""
 
-    directory: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
-    """A run directory of `rpsp train`."""
+    directory: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR|FILE")]
+    """A run directory of `rpsp train`, or a file of `rpsp pack`."""
     episodes: int = 10
     """Number of episodes."""
     checkpoint: str = "last"
@@ -294,6 +304,90 @@ class ExportConfig:
 
 
 @dataclass(frozen=True)
+class PackConfig:
+    """Pack the agent of a run into one file with a model card, to share it. `rpsp.load` and `rpsp eval` read it."""
+
+    directory: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+    """A run directory of `rpsp train`."""
+    file: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")] = None
+    """The file to write. Default: the name of the run directory with the suffix .rpsp, in the current directory."""
+    checkpoint: str = "last"
+    """Checkpoint to pack: last, best, or a number of iterations."""
+    episodes: int = 20
+    """Number of new episodes for the return in the card. 0: the agent is not evaluated."""
+    licence: str = "unspecified"
+    """The licence under which the agent is shared, such as cc-by-4.0."""
+    plugin: str | None = None
+    """Modules to import first, as a,b: those that register environments, or classes that checkpoints contain."""
+    json: bool = False
+    """Print the results as one JSON object on the last line."""
+    quiet: bool = False
+    """Print errors only (and the JSON object with --json)."""
+
+
+@dataclass(frozen=True)
+class PushConfig:
+    """Upload a packed agent and its model card to the Hugging Face hub (extra `hub`). Log in with `hf auth login` first."""
+
+    file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """A file of `rpsp pack`."""
+    repository: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="USER/NAME")]
+    """The repository. It is created if it does not exist."""
+    private: bool = False
+    """Make a new repository private."""
+    json: bool = False
+    """Print the results as one JSON object on the last line."""
+    quiet: bool = False
+    """Print errors only (and the JSON object with --json)."""
+
+
+@dataclass(frozen=True)
+class PullConfig:
+    """Download a packed agent from the Hugging Face hub (extra `hub`), and check it."""
+
+    repository: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="USER/NAME")]
+    """The repository."""
+    file: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")] = None
+    """The file to write. Default: NAME.rpsp in the current directory."""
+    revision: str | None = None
+    """A branch, a tag or a commit. Default: the newest."""
+    json: bool = False
+    """Print the results as one JSON object on the last line."""
+    quiet: bool = False
+    """Print errors only (and the JSON object with --json)."""
+
+
+@dataclass(frozen=True)
+class ServeConfig:
+    """Serve a trained agent by HTTP and WebSocket, for controllers that are not Python. Ends with Ctrl-C.
+
+    At an address that other machines can reach, requests need a token: the value of RPSP_TOKEN, or a random one that is
+    printed. The service does not encrypt; put it behind a proxy that does.
+    """
+
+    agent: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE|DIR")]
+    """A file of `rpsp pack`, or a run directory of `rpsp train`."""
+    checkpoint: str = "last"
+    """Checkpoint to load: last, best, or a number of iterations."""
+    host: str = "127.0.0.1"
+    """Address to listen at. Default: only this machine can connect."""
+    port: int = 8765
+    """Port to listen at. 0: any free one."""
+    sessions: int = 256
+    """Maximum number of sessions at the same time."""
+    rate: float = 2000.0
+    """Maximum number of requests of a connection per second."""
+    idle: float = 600.0
+    """Seconds after which an idle connection is closed, and an unused session gives way to a new one."""
+    plugin: str | None = None
+    """Modules to import first, as a,b: those that register environments, or classes that checkpoints contain."""
+    json: bool = False
+    """Print the address, and the token if it was made, as one JSON object when the service is ready."""
+    quiet: bool = False
+    """Print errors only (and the JSON object with --json)."""
+
+
+@dataclass(frozen=True)
 class SweepConfig:
     """Train all runs of a sweep. Interrupted runs are resumed, finished runs are skipped."""
 
@@ -309,6 +403,49 @@ class SweepConfig:
     """local: processes on this machine. ray: a running Ray cluster (extra `ray`)."""
     address: str | None = None
     """Address of the Ray cluster, such as 10.0.0.1:6379. Default: the cluster that this machine belongs to."""
+    json: bool = False
+    """Print the results as one JSON object on the last line."""
+    quiet: bool = False
+    """Print errors only (and the JSON object with --json)."""
+
+
+@dataclass(frozen=True)
+class TuneConfig:
+    """Search for good settings with Optuna (extra `tune`). The same command continues an interrupted search.
+
+    The first trial is the default setting. At the end, the best setting is compared with it on new seeds.
+    """
+
+    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV|FILE")]
+    """A Gymnasium id, or a TOML file of the settings of `rpsp train` with a table [space] of the values to try."""
+    method: str | None = None
+    """A name from `rpsp methods`, or your own method as package.module:attribute. Default: as `rpsp train`."""
+    sensors: tyro.conf.OmitArgPrefixes[Sensors] = Sensors()
+    iterations: int | None = None
+    """Number of iterations of a trial. Default: as `rpsp train`."""
+    steps: int | None = None
+    """Number of environment steps of a trial, exploration included, instead of --iterations."""
+    trials: int = 40
+    """Number of trials, the default setting included."""
+    seeds: int = 2
+    """Number of seeds of a trial. Its value is their mean return over the last ten iterations."""
+    first_seed: int = 100
+    """The first of these seeds. Claims are made on others."""
+    pruner: Literal["median", "hyperband", "none"] = "median"
+    """When bad trials are ended early. median: after a quarter and a half of the iterations.
+    hyperband: after a ninth and a third. none: never."""
+    verify: int = 5
+    """Number of new seeds (from 1000) on which the best setting is compared with the default. 0: none."""
+    jobs: int | None = None
+    """Number of runs to train at the same time. Default: one for each core."""
+    backend: Literal["local", "ray"] = "local"
+    """local: processes on this machine. ray: a running Ray cluster (extra `ray`)."""
+    address: str | None = None
+    """Address of the Ray cluster, such as 10.0.0.1:6379. Default: the cluster that this machine belongs to."""
+    plugin: str | None = None
+    """Modules to import first, as a,b: those that register environments, or define methods."""
+    out: str | None = None
+    """Directory of the search. Default: runs/tune-ENV__METHOD."""
     json: bool = False
     """Print the results as one JSON object on the last line."""
     quiet: bool = False

@@ -35,6 +35,7 @@ def ingredients(config: TrainConfig) -> tuple[Any, Any]:
         exploration_episodes=config.exploration_episodes,
         exploration_samples=config.exploration_samples,
         seed=config.seed,
+        missing=config.sensors.missing is not None,
         **vars(method.loop),
     )
     return method.recipe, amounts

@@ -41,7 +41,7 @@ def fit(config: FitConfig, say: Say = lambda line: None) -> dict[str, Any]:
     """
     import_plugin(config.plugin)
     settings = {} if config.settings is None else vars(config.settings)
-    model = PredictiveStateModel(config.kind, seed=config.seed, missing=config.missing, **settings)
+    model = PredictiveStateModel(config.kind, seed=config.seed, missing=config.sensors.missing, **settings)
     recorded = config.source.startswith(MINARI) or config.source.endswith(".npz") or is_log(config.source)
     if not recorded and Path(config.source).is_file():
         raise FileFormatError(other_format(config.source))
@@ -50,7 +50,7 @@ def fit(config: FitConfig, say: Say = lambda line: None) -> dict[str, Any]:
     names = None
     if recorded:
         episodes = _recorded(config, say)
-        if is_log(config.source) and config.missing is None and _missing(episodes):
+        if is_log(config.source) and config.sensors.missing is None and _missing(episodes):
             say("some cells are empty: the model goes on where readings are missing (--missing nan)")
             model = PredictiveStateModel(config.kind, seed=config.seed, missing="nan", **settings)
     else:
@@ -108,7 +108,7 @@ def inspect(directory: Path, horizon: int = 10) -> list[Path]:
 
 def _recorded(config: FitConfig, say: Say) -> list[Episode]:
     """Read recorded episodes."""
-    if config.sensors != Sensors():
+    if config.sensors != Sensors(missing=config.sensors.missing):
         raise UsageError("observe: settings of observations apply to environments only, not to recorded data.")
     if is_log(config.source):
         log = log_of(config.source, config.columns)
@@ -118,7 +118,7 @@ def _recorded(config: FitConfig, say: Say) -> list[Episode]:
         return episodes
     if config.columns != Columns():
         raise UsageError(f"observations: {config.source} has no columns with names; name columns for logs only.")
-    episodes = load_episodes(config.source, gaps=config.missing is not None)
+    episodes = load_episodes(config.source, gaps=config.sensors.missing is not None)
     say(f"read {_amount(episodes)} from {config.source}")
     return episodes
 

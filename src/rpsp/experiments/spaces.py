@@ -70,8 +70,13 @@ def describe(envs: VectorEnv) -> dict[str, Any]:
     Args:
         envs: the vector environment of a run.
     """
-    found = {name: describe_space(getattr(envs, f"single_{name}_space")) for name in ("observation", "action")}
-    structure = Structure.of(envs)
+    spaces = {name: getattr(envs, f"single_{name}_space") for name in ("observation", "action")}
+    return described(spaces, Structure.of(envs))
+
+
+def described(spaces: Mapping[str, Any], structure: Structure) -> dict[str, Any]:
+    """Return the content of a spaces.json: spaces, and their structure if they have one."""
+    found = {name: describe_space(space) for name, space in spaces.items()}
     if structure.plain:
         return found
     own = {"observation": structure.observations, "action": structure.actions}
@@ -121,11 +126,23 @@ def read_spaces(directory: Path) -> dict[str, Any]:
     Raises:
         FileFormatError: if the file is missing or damaged.
     """
-    content = read_json(directory / "spaces.json")
+    return spaces_of(read_json(directory / "spaces.json"), directory / "spaces.json")
+
+
+def spaces_of(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return the observation and action spaces with the content of a spaces.json.
+
+    Args:
+        content: the content of the file.
+        path: the file, for error messages.
+
+    Raises:
+        FileFormatError: if the content is damaged.
+    """
     try:
         return {name: rebuild(content[name]) for name in ("observation", "action")}
     except DAMAGED as error:
-        raise FileFormatError(f"{directory / 'spaces.json'}: is damaged ({error}).") from error
+        raise FileFormatError(f"{path}: is damaged ({error}).") from error
 
 
 DAMAGED = KeyError, TypeError, ValueError, AttributeError, OverflowError, AssertionError, IndexError, UsageError
@@ -133,12 +150,20 @@ DAMAGED = KeyError, TypeError, ValueError, AttributeError, OverflowError, Assert
 
 
 def read_structure(directory: Path) -> Structure:
-    """Read the structure of observations and actions of a run from its spaces.json.
+    """Read the structure of observations and actions of a run from its spaces.json. Raises what `structure_of` does."""
+    return structure_of(read_json(directory / "spaces.json"), directory / "spaces.json")
+
+
+def structure_of(content: Mapping[str, Any], path: Path) -> Structure:
+    """Return the structure of observations and actions with the content of a spaces.json.
+
+    Args:
+        content: the content of the file.
+        path: the file, for error messages.
 
     Raises:
-        FileFormatError: if the file is missing or damaged.
+        FileFormatError: if the content is damaged.
     """
-    content = read_json(directory / "spaces.json")
     try:
         given = content.get("structure")
         if given is None:
@@ -156,7 +181,7 @@ def read_structure(directory: Path) -> Structure:
         _check_structure(structure, {name: rebuild(content[name]) for name in ("observation", "action")})
         return structure
     except DAMAGED as error:
-        raise FileFormatError(f"{directory / 'spaces.json'}: is damaged ({error}).") from error
+        raise FileFormatError(f"{path}: is damaged ({error}).") from error
 
 
 def _check_structure(structure: Structure, spaces: Mapping[str, Any]) -> None:

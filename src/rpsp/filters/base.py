@@ -102,9 +102,19 @@ class AbstractFilter(eqx.Module):
     def view(self) -> Float[Numbers, "q x"] | None:
         """Projection P of what policies see: they get Pᵀ q instead of the state q. Default: None, the whole state.
 
-        For filters that must remember more than the policy shall see. Linear baselines see all of q.
+        For filters that must remember more than the policy shall see.
         """
         return None
+
+    @property
+    def baseline_view(self) -> Float[Numbers, "q x"] | None:
+        """Projection of what linear baselines see. Default: None, the whole state, also where policies see less."""
+        return None
+
+    @property
+    def accepts_gaps(self) -> bool:
+        """Whether `update` accepts observations with NaN, which means that a reading is missing. Default: False."""
+        return False
 
     @property
     def used(self) -> Float[Array, " obs"] | None:
@@ -302,7 +312,7 @@ def predictions(
 
 
 def one_step_error(filter: AbstractFilter, batch: Batch, of: Bool[np.ndarray, " obs"] | None = None) -> float:
-    """Return the mean squared error of E[o_t | q_t, a_t] over all steps and observation dimensions of a batch.
+    """Return the mean squared error of E[o_t | q_t, a_t] over all readings of a batch. Missing ones (NaN) are left out.
 
     Args:
         filter: the filter.
@@ -311,7 +321,8 @@ def one_step_error(filter: AbstractFilter, batch: Batch, of: Bool[np.ndarray, " 
     """
     mask = np.asarray(batch.mask)
     errors = np.asarray(compiled_predictions(filter, batch))[mask] - np.asarray(batch.observations)[mask]
-    return float(np.mean(np.square(errors if of is None else errors[:, of], dtype=np.float64)))
+    squares = np.square(errors if of is None else errors[:, of], dtype=np.float64)
+    return float(np.nanmean(squares) if np.isnan(batch.observations).any() else np.mean(squares))
 
 
 @eqx.filter_jit
@@ -386,6 +397,25 @@ class Concatenated(AbstractFilter):
             return None
         return block_diag(*(np.eye(f.size) if f.view is None else f.view for f in (self.first, self.second)))
 
+    @property
+    def accepts_gaps(self) -> bool:
+        """Whether both filters accept them."""
+        return self.first.accepts_gaps and self.second.accepts_gaps
+
+    @property
+    def baseline_view(self) -> Float[Numbers, "q x"] | None:
+        """Block-diagonal, as `view`."""
+        views = [f.baseline_view for f in (self.first, self.second)]
+        if all(v is None for v in views):
+            return None
+        sizes = self.first.size, self.second.size
+        return block_diag(*(np.eye(n) if v is None else v for n, v in zip(sizes, views, strict=True)))
+
+
+def read_errors(predicted: Float[Array, "*n obs"], observed: Float[Array, "*n obs"]) -> Float[Array, "*n obs"]:
+    """Return predictions minus readings; 0 where a reading is missing (NaN), in value and gradient."""
+    return jnp.where(jnp.isnan(observed), 0.0, predicted - jnp.nan_to_num(observed))
+
 
 def prediction_loss(
     filter: AbstractFilter,
@@ -408,5 +438,5 @@ def prediction_loss(
         per: flags that are counted to get M, as in `masked_mean`. `per=batch.ends` is the paper's definition.
             Default: the mean over steps.
     """
-    errors = predictions(filter, states, jnp.asarray(batch.actions)) - batch.observations
+    errors = read_errors(predictions(filter, states, jnp.asarray(batch.actions)), jnp.asarray(batch.observations))
     return masked_mean(jnp.sum(errors**2, axis=-1), jnp.asarray(batch.mask), per=per)

@@ -37,6 +37,9 @@ class Belief(abc.ABC):
     """Whether state coordinates keep their meaning in a refit. If not, the policy is expressed in the new ones."""
     discrete: ClassVar[bool] = False
     """Whether it needs discrete observations and actions, as one-hot vectors."""
+    marks: ClassVar[bool] = False
+    """How it is told that readings are missing: by marks as additional inputs (`MarkedFilter`), or not at all, because its
+    predictive distribution completes them (`GapFilter`)."""
 
     def __init_subclass__(cls) -> None:
         """Give a subclass without a `kind` the default one."""

@@ -18,9 +18,10 @@ from rpsp.data.arrays import Numbers
 from rpsp.data.batches import Batch
 from rpsp.data.linalg import ridge
 from rpsp.data.windows import flat
-from rpsp.filters.base import AbstractFilter, compiled_unroll, to_float32
+from rpsp.filters.base import AbstractFilter, compiled_unroll, one_step_error, to_float32
 from rpsp.filters.belief import Belief
 from rpsp.filters.gaps import GapFilter
+from rpsp.filters.marked import MarkedFilter, fit_marked
 from rpsp.filters.uncertainty import (
     AbstractUncertainty,
     GaussianUncertainty,
@@ -33,6 +34,7 @@ from rpsp.filters.uncertainty_fit import (
     calibrated,
     fit_noise,
     fit_uncertainty,
+    in_few_shapes,
     second_moment,
     steps_of,
     uncalibrated,
@@ -78,10 +80,18 @@ def with_observations(
 
 
 def completed(filter: GapFilter, batch: Batch) -> Batch:
-    """Fill gaps with what the filter expects, given earlier readings and the others of the same step."""
+    """Fill gaps with what the filter expects, given earlier readings and the others of the same step.
+
+    Expectations outside the range of the readings are clipped to it.
+    """
     states = compiled_unroll(filter, batch)
     observations, reset = _complete(filter, states, batch.actions, batch.observations, batch.previous_observations)
-    return with_observations(batch, np.asarray(observations), np.asarray(reset))
+    readings = np.asarray(batch.observations)[np.asarray(batch.mask)]
+    low, high = np.nanmin(readings, axis=0, initial=0.0), np.nanmax(readings, axis=0, initial=0.0)
+    fills = (np.clip(np.nan_to_num(x), low, high) for x in (observations, reset))
+    given = batch.observations, batch.previous_observations
+    full = [np.where(np.isnan(x), fill, x) for x, fill in zip(given, fills, strict=True)]
+    return with_observations(batch, *full)
 
 
 @eqx.filter_jit
@@ -97,7 +107,7 @@ ROUNDS = 2
 """Number of fits to gaps that the fitted filter has filled."""
 EM_STEPS = 2
 """Number of updates of the noise, given the readings that came."""
-MOST = 20_000
+MOST = 1 << 14
 """Maximum number of steps that an update of the noise uses."""
 
 
@@ -123,6 +133,19 @@ def fit_with_gaps(
     return found
 
 
+def fit_tolerant(belief: Belief, batch: Batch, held_out: Batch, *, key: PRNGKeyArray) -> GapFilter | MarkedFilter:
+    """Fit a filter that goes on working while readings are missing: a `GapFilter`, or a `MarkedFilter`.
+
+    Args:
+        belief: the settings of the filter.
+        batch: training episodes, with NaN where readings are missing.
+        held_out: held-out episodes.
+        key: the source of all randomness of the fits.
+    """
+    fit = fit_marked if belief.marks else fit_with_gaps
+    return fit(belief, batch, held_out, key=key)
+
+
 def refit_with_gaps(
     belief: Belief, filter: GapFilter, batch: Batch, held_out: Batch, *, key: PRNGKeyArray
 ) -> GapFilter:
@@ -135,6 +158,7 @@ def refit_with_gaps(
         held_out: recent held-out episodes.
         key: the source of all randomness of the fit.
     """
+    filter = _trusted(filter, held_out)
     both = completed(filter, batch), completed(filter, held_out)
     inner = belief.refit(filter.inner, *both, key=key) or filter.inner
     return wrapped(inner, (batch, held_out), both, belief.discrete)
@@ -173,9 +197,27 @@ def wrapped(filter: AbstractFilter, given: tuple[Batch, Batch], full: tuple[Batc
         found = with_noise(
             fit_noise(*(_given_readings(found, *each) for each in zip(given, (fitted, held), strict=True)))
         )
+    found = _trusted(found, given[1])
     calibration = calibrated(found, _gaussian(found), given[1])
     fully = trees.replace(lambda u: u.calibration, _gaussian(found), calibration)
     return replace(found, uncertainty=fully)
+
+
+TRUST = 0.0, 0.25, 0.5, 1.0
+"""Candidates of `GapFilter.trust`."""
+
+
+def _trusted(filter: GapFilter, held_out: Batch) -> GapFilter:
+    """Return the filter with the trust in its corrections that predicts the readings of held-out episodes best.
+
+    The smallest one counts as best within 1 %, because corrections by an approximation can make a nonlinear filter
+    unstable at states that these episodes do not reach.
+    """
+    if not has_gaps(held_out):
+        return filter
+    candidates = [replace(filter, trust=jnp.asarray(trust, jnp.float32)) for trust in TRUST]
+    errors = [one_step_error(candidate, held_out) for candidate in candidates]
+    return next(c for c, error in zip(candidates, errors, strict=True) if not error > 1.01 * min(errors))
 
 
 def _gaussian(filter: GapFilter) -> GaussianUncertainty:
@@ -190,7 +232,7 @@ def _given_readings(filter: GapFilter, batch: Batch, steps: Steps) -> Steps:
     states, actions, observations = (
         flat(x)[mask][::every] for x in (compiled_unroll(filter, batch), batch.actions, batch.observations)
     )
-    moments = _moments(filter, _gaussian(filter), states, actions, observations)
+    moments = in_few_shapes(_moments, filter, _gaussian(filter), states, actions, observations)
     kept = Steps(*(x[::every] for x in steps[:5]))
     return kept._replace(moments=np.asarray(moments, np.float64))
 

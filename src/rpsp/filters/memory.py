@@ -176,6 +176,7 @@ class FiniteMemory(Belief):
     """Finite memory: the last observations, with or without actions, as they are or compressed to principal components."""
 
     kind: ClassVar[str] = "finite-memory"
+    marks: ClassVar[bool] = True
 
     window: int = 2
     """Number of observations."""
@@ -256,6 +257,7 @@ class Recurrent(Belief):
     """A `GRU`. Unless `epochs` is 0, it is first trained to predict (the paper's reg_GRU)."""
 
     kind: ClassVar[str] = "gru"
+    marks: ClassVar[bool] = True
 
     units: int = 32
     """Number of hidden units."""

@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -104,10 +105,27 @@ def steps_of(filter: AbstractFilter, *batches: Batch) -> list[Steps]:
     """Return all steps of each batch, with the predictions and the updates of a filter. Compiles one program for all."""
     parts = [[flat(x)[flat(b.mask)] for x in (compiled_unroll(filter, b), b.actions, b.observations)] for b in batches]
     states, actions, observations = (np.concatenate(x) for x in zip(*parts, strict=True))
-    predicted, later = (np.asarray(x, np.float64) for x in _moved(filter, states, actions, observations))
+    predicted, later = (x.astype(np.float64) for x in in_few_shapes(_moved, filter, states, actions, observations))
     whole = Steps(states.astype(np.float64), actions.astype(np.float64), observations - predicted, later, predicted)
     cuts = np.cumsum([len(part[0]) for part in parts])[:-1]
     return [Steps(*each) for each in zip(*(np.split(x, cuts) for x in whole[:5]), strict=True)]
+
+
+def in_few_shapes(compiled: Callable[..., Any], *given: Any) -> Any:
+    """Call a compiled function of one row per step, with as many rows as the next power of two, and cut the result.
+
+    So a refit, which has another number of steps, needs no new compilation.
+
+    Args:
+        compiled: the function.
+        given: its arguments. Arrays of numpy have one row per step; the others are passed on.
+    """
+    rows = next(len(x) for x in given if isinstance(x, np.ndarray))
+    more = (1 << max(10, (rows - 1).bit_length())) - rows
+    wide = [
+        np.pad(x, [(0, more)] + [(0, 0)] * (x.ndim - 1), mode="edge") if isinstance(x, np.ndarray) else x for x in given
+    ]
+    return trees.map(lambda x: np.asarray(x)[:rows], compiled(*wide))
 
 
 @eqx.filter_jit
@@ -223,10 +241,10 @@ def fit_propagation(fitted: Steps, noise: Noise) -> Propagation:
         effect = A @ effect @ A.T
         effect *= min(1.0, 1e3 / max(np.trace(effect), 1e-300))  # an approximation may be unstable
     values, vectors = np.linalg.eigh(total)
-    keep = np.flatnonzero(values > 1e-7 * values[-1])[-REDUCED:]
-    # x = Uᵀ D⁻¹ (q − mean) in standardised coordinates: T = D U maps x back, and U is orthonormal there.
-    U = vectors[:, keep]
-    limit = 3.0 * np.maximum((states @ U).std(axis=0), 0.1)
+    # x = Uᵀ D⁻¹ (q − mean) in standardised coordinates: T = D U maps x back, and U is orthonormal there. The number of
+    # directions is that of every refit. Those that innovations do not move are 0.
+    U = (vectors * (values > 1e-7 * values[-1]))[:, -REDUCED:]
+    limit = np.maximum((states @ U).std(axis=0), 0.1)  # without any reading, a state is as uncertain as it varies
     return Propagation(A=U.T @ A @ U, B=U.T @ B, C=C @ U, T=spread[:, None] * U, limit=limit)
 
 
@@ -251,7 +269,8 @@ def calibrated(
     steps = steps[:: -(-len(steps) // most)]
     ahead = steps[:, None] + np.arange(horizon)
     states = flat(compiled_unroll(filter, batch))[steps]
-    mean, std = (np.asarray(x, np.float64) for x in _forecasts(uncertainty, filter, states, flat(batch.actions)[ahead]))
+    found = in_few_shapes(_forecasts, uncertainty, filter, states, flat(batch.actions)[ahead])
+    mean, std = (x.astype(np.float64) for x in found)
     ratios = np.abs(flat(batch.observations)[ahead] - mean) / std
     unseen = np.isnan(ratios).all(axis=0)  # a sensor without any reading in these episodes keeps Gaussian bands
     ratios[:, unseen] = np.abs(np.random.default_rng(0).standard_normal((len(ratios), int(unseen.sum()))))

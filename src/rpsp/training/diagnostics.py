@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -33,9 +34,22 @@ def diagnose(old: Agent, new: Agent, batch: Batch, moved: bool) -> Diagnostics:
     predicted = predictions(old.filter, before, jnp.asarray(batch.actions))
     return {
         "prediction_error": _normalised(predicted, batch, old.filter.used),
-        "persistence_error": _normalised(jnp.asarray(batch.previous_observations), batch, old.filter.used),
+        "persistence_error": _normalised(_last_readings(batch), batch, old.filter.used),
         "whole_kl": mean_kl(distributions(old.policy, before[rows]), distributions(new.policy, after), mask[rows]),
     }
+
+
+def _last_readings(batch: Batch) -> Float[Array, "row time obs"]:
+    """Return the latest reading of every sensor before each step; 0, the mean, before the first one of an episode."""
+
+    def advance(latest: Array, at: tuple[Array, Array]) -> tuple[Array, Array]:
+        start, o = at
+        latest = jnp.where(jnp.isnan(o), jnp.where(start[:, None], 0.0, latest), jnp.nan_to_num(o))
+        return latest, latest
+
+    before = jnp.asarray(batch.previous_observations)
+    by_time = trees.swap((jnp.asarray(batch.starts), before))
+    return trees.swap(jax.lax.scan(advance, jnp.zeros_like(before[:, 0]), by_time)[1])
 
 
 def _normalised(
@@ -43,16 +57,18 @@ def _normalised(
 ) -> Float[Array, ""]:
     """Return squared error divided by variance, pooled over dimensions: 0 is perfect, 1 is as good as the mean.
 
+    Readings that are missing (NaN) are left out.
+
     Args:
         predicted: the predictions.
         batch: the episodes.
         used: 1 at dimensions that count, 0 at others. None: all count.
     """
-    mask, actual = jnp.asarray(batch.mask)[..., None], jnp.asarray(batch.observations)
-    mask = jnp.broadcast_to(mask, actual.shape)
+    actual = jnp.asarray(batch.observations)
+    mask = jnp.asarray(batch.mask)[..., None] & ~jnp.isnan(actual)
 
     def mean(x: Array) -> Array:
-        return jnp.sum(jnp.where(mask, x, 0.0), axis=(0, 1)) / jnp.maximum(jnp.sum(mask[..., 0]), 1)
+        return jnp.sum(jnp.where(mask, x, 0.0), axis=(0, 1)) / jnp.maximum(jnp.sum(mask, axis=(0, 1)), 1)
 
     weights = 1.0 if used is None else used
     variance = jnp.sum(weights * mean((actual - mean(actual)) ** 2))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -37,8 +38,10 @@ from rpsp.data.scaling import Encoding, Joined, OneHot, Scaling, fit_scaling, fi
 from rpsp.envs.structures import images_in, mask_size, symbols_of
 from rpsp.errors import DivergedError, UsageError
 from rpsp.filters.base import AbstractFilter, Concatenated, reached
+from rpsp.filters.gaps_fit import fit_tolerant
+from rpsp.filters.marked import MarkedFilter
 from rpsp.filters.memory import MaskMemory, observation_window
-from rpsp.training.actions import ActionRange, ActionSymbols, action_units
+from rpsp.training.actions import ActionProduct, ActionSymbols, action_units
 from rpsp.training.diagnostics import diagnose
 from rpsp.training.interleaved import Interleaved
 from rpsp.training.refits import Refitted, refit_if_due, still_wanted
@@ -58,7 +61,7 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
         The run before its first iteration, and its record.
 
     Raises:
-        UsageError: if the algorithm needs bounded continuous actions and the environment has others.
+        UsageError: if the algorithm needs bounds of continuous actions and the environment has none.
     """
     belief, algorithm = recipe
     if (settings.refit_before or settings.refit_when is not None) and belief.can_refit:
@@ -86,10 +89,10 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
     scaling, episodes = _encoded(found, envs, settings)
     fitted, held = split(episodes, settings.held_out, rng=rng, keep=belief.min_length)
     batch, held = pack(fitted), pack(held)
-    filter = belief.fit(batch, held, key=filter_key)
+    fit = partial(fit_tolerant, belief) if settings.missing else belief.fit
+    filter = fit(batch, held, key=filter_key)
     if settings.plus_obs:
-        sizes = batch.observations.shape[-1], batch.actions.shape[-1]
-        filter = Concatenated(filter, observation_window(settings.plus_obs, *sizes))
+        filter = Concatenated(filter, _latest(batch, settings))
     if masked := mask_size(envs):
         filter = with_mask(filter, masked, batch)
     least = SMALLEST_RUNNING_SCALE if algorithm.scales_inputs else 1.0
@@ -103,7 +106,7 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
         "exploration_samples": samples,
         "exploration_return": float(np.mean([e.rewards.sum() for e in found if e.rewards is not None])),
         "state_size": filter.size,
-        "still_readings": 0 if images_in(envs) else still_readings(found),
+        "still_readings": 0 if images_in(envs) else _still_readings(found),
         "ignored_readings": 0 if filter.used is None else int(np.sum(np.asarray(filter.used) == 0)),
         "prediction_error": float(watched["prediction_error"]),
         "persistence_error": float(watched["persistence_error"]),
@@ -119,6 +122,14 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
     memory = algorithm.init(agent, key=key_for(settings.seed, INIT_STREAM, 0))
     memory = algorithm.on_exploration(agent, memory, pack(episodes))
     return Training(0, samples, rows, agent, memory, scaling, (), agent), record
+
+
+def _latest(batch: Batch, settings: TrainingSettings) -> AbstractFilter:
+    """Return the window of the latest observations that the policy gets beside the state; with marks of what is missing."""
+    obs, act = batch.observations.shape[-1], batch.actions.shape[-1]
+    if settings.missing:
+        return MarkedFilter(observation_window(settings.plus_obs, 2 * obs, act), obs)
+    return observation_window(settings.plus_obs, obs, act)
 
 
 def advance(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, training: Training) -> tuple[Training, Record]:
@@ -162,9 +173,10 @@ def advance(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings, trainin
     return concluded(recipe, settings, training, before, collected, update, (started, fitted, acted))
 
 
-def still_readings(episodes: list[Episode]) -> int:
-    """Return the number of observations that never change in some episodes."""
-    return int((np.ptp(np.concatenate([e.observations for e in episodes]), axis=0) == 0).sum())
+def _still_readings(episodes: list[Episode]) -> int:
+    """Return the number of sensors whose readings never change. Missing readings are left out."""
+    readings = np.concatenate([e.observations for e in episodes])
+    return int((np.nanmax(readings, axis=0) == np.nanmin(readings, axis=0)).sum())
 
 
 class Update(NamedTuple):
@@ -309,13 +321,14 @@ def _policy(
 
 
 def _check_bounds(envs: VectorEnv) -> None:
-    """Raise a `UsageError` if actions are not continuous or not bounded, as a tanh policy needs."""
+    """Raise a `UsageError` if actions are continuous and not bounded; a tanh policy needs bounds."""
     space, units = envs.single_action_space, action_units(envs)
-    if symbols_of(space):
+    if isinstance(units, ActionSymbols):
+        return
+    if isinstance(units, ActionProduct):
         raise UsageError(
-            f"sac: takes actions that are numbers, and those of the environment are in {space}; try rpsi-ppo."
+            f"sac: takes actions that are numbers, or one symbol, and those of the environment are in {space}; try rpsi-ppo."
         )
-    assert isinstance(units, ActionRange)
     if not (np.isfinite(units.low).all() and np.isfinite(units.high).all()):
         raise UsageError(
             f"sac: acts between bounds, and the actions of the environment are in {space}; give them bounds there, or try "

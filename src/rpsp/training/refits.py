@@ -27,6 +27,8 @@ from rpsp.data.scaling import Scaling
 from rpsp.errors import DivergedError, UsageError
 from rpsp.filters.base import AbstractFilter, Concatenated, one_step_error, reached, trainable
 from rpsp.filters.belief import Belief
+from rpsp.filters.gaps import GapFilter
+from rpsp.filters.gaps_fit import refit_with_gaps
 from rpsp.training.diagnostics import diagnose
 from rpsp.training.state import INIT_STREAM, REFIT_STREAM, Recipe, Record, Training, TrainingSettings, key_for
 
@@ -50,7 +52,11 @@ def refitted(
     Returns:
         The new agent, or None if the belief keeps its filter.
     """
-    filter = belief.refit(_predictive(agent), batch, held_out, key=key)
+    kept = _predictive(agent)
+    if isinstance(kept, GapFilter):
+        filter = refit_with_gaps(belief, kept, batch, held_out, key=key)
+    else:
+        filter = belief.refit(kept, batch, held_out, key=key)
     if filter is None:
         return None
     new = _with_predictive(agent, filter)

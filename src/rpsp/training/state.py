@@ -105,6 +105,8 @@ class TrainingSettings(LoopSettings):
     """Fraction of the data kept from fitting, to evaluate a fit."""
     seed: int = 0
     """The root of all randomness."""
+    missing: bool = False
+    """Whether observations may be NaN, which means that a reading is missing. The filter then goes on without it."""
     drop_raising: bool = True
     """Whether an episode in which the environment raises is dropped and counted, instead of ending the iteration."""
 
