@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium.spaces import Box, Space
 
 from rpsp.envs.make import make
+from rpsp.envs.structures import symbols_of
 from rpsp.experiments import env_args
 
 AUTO = "auto"
@@ -58,7 +59,7 @@ def choice(space: Space, steps: int | None = None) -> Choice:
         space: the action space.
         steps: the budget in environment steps, if it is given in steps.
     """
-    if not isinstance(space, Box):
+    if not isinstance(space, Box) or symbols_of(space):
         return DISCRETE
     if np.isfinite(space.low).all() and np.isfinite(space.high).all() and (steps or 0) <= FEW_STEPS:
         return CONTINUOUS

@@ -42,7 +42,7 @@ from rpsp.experiments.serving.protocol import (
     switching,
 )
 from rpsp.experiments.serving.sessions import Bucket, Full, Sessions
-from rpsp.experiments.spaces import describe_space
+from rpsp.experiments.spaces import described
 
 HEAD_SECONDS = 10.0
 """Time in which a request must arrive after its first byte, and a response be taken."""
@@ -104,7 +104,7 @@ class Service:
     def __init__(self, agent: TrainedAgent, about: dict[str, Any], token: str | None, limits: Limits):
         self.sessions = Sessions(agent, limits.sessions, limits.idle)
         self.limits, self._token = limits, token
-        self._spaces = {name: describe_space(space) for name, space in agent.spaces.items()}
+        self._spaces = described(agent.spaces, agent.structure)
         self._about = {"rpsp": version("rpsp"), "checkpoint": agent.checkpoint, **about}
         size = 1 if np.ndim(agent.spaces["observation"].sample()) == 0 else agent.spaces["observation"].shape[0]  # pyright: ignore[reportOptionalSubscript]
         self.largest = 1024 + 32 * int(size)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rpsp.data.scaling import row_shape
+from rpsp.data.scaling import OneHot, row_shape
 from rpsp.errors import UsageError
 from rpsp.experiments.agents import ActingState, TrainedAgent
 
