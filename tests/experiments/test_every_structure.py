@@ -24,7 +24,7 @@ from rpsp.experiments.video.playing import play
 IDS = dict(zip(STRUCTURES, register(), strict=True))
 
 
-QUICK = "nested dict", "masked symbols", "dict actions"
+QUICK = "nested dict", "masked symbols", "dict actions", "images"
 KINDS = [pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.slow) for kind in STRUCTURES]
 
 
@@ -65,6 +65,20 @@ def test_a_video_and_a_report_show_the_names(tmp_path: Path) -> None:
     assert play(agent).names == ["imu/gyro[0]", "imu/gyro[1]", "imu/gyro[2]", "gear=1", "gear=2", "gear=3"]
     page = write_report([Path(run.directory)], tmp_path / "page.html")
     assert "imu/gyro[2]" in Path(page).read_text(encoding="utf-8")
+
+
+def test_a_video_shows_what_is_expected_and_what_came(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"method": "fm1", "samples": 20, "exploration_samples": 40, "num_envs": 2, "hidden": (4,)}
+    run = rpsp.train(IDS["images"], iterations=0, image_components=3, out=str(tmp_path / "run"), verbose=False, **given)
+    assert 0 < run.metrics[0]["image_residual"] < 1
+    agent = rpsp.load(run.directory)
+    assert agent.coordinate_names == ["camera, component 0", "camera, component 1", "camera, component 2", "speed[0]"]
+    watched = play(agent)
+    assert watched.scenes is not None and len(watched.scenes) == LIMIT
+    assert watched.observations.shape == (LIMIT + 1, 4)
+    envs = agent.environments(1)
+    state = agent.act(envs.reset(seed=[0])[0])[1]
+    assert agent.expect(state).shape == (1, 257)  # the expected picture and the speed, in their own units
 
 
 def test_bad_masks_and_observations_of_an_agent(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ STRUCTURES: dict[str, tuple[Space[Any], Space[Any], int]] = {
     "multi-discrete actions": (Box(-1, 1, (2,)), MultiDiscrete([2, 3]), 0),
     "multi-binary actions": (Box(-1, 1, (2,)), MultiBinary(3), 0),
     "dict actions": (Box(-1, 1, (2,)), STEERING, 0),
+    "images": (Dict({"camera": Box(0, 255, (16, 16, 3), np.uint8), "speed": Box(-1, 1, (1,))}), Box(-1, 1, (1,)), 0),
     "masked": (Tuple((Discrete(4), Box(-1, 1, (1,)))), Discrete(3), 3),
     "masked symbols": (NESTED, MultiDiscrete([2, 3]), 5),
 }
