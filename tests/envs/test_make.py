@@ -689,7 +689,7 @@ def test_autoreset_reports_a_failure_once() -> None:
         ({"observe": "0,4"}, "observe='0,4' does not fit an observation of 4 numbers; .* from 0 to 3"),
         ({"observe": [-1]}, "observe='-1' does not fit"),
         ({"observe": []}, "observe='' does not fit .* one or more"),
-        ({"observe": "velocities"}, "observe='velocities' is not understood; give all, positions, or"),
+        ({"observe": "velocities"}, "observe='velocities' is not understood; give all, positions, pixels, or"),
         ({"max_episode_steps": 0}, "max_episode_steps must be a whole number, 1 or more, got 0"),
         ({"seed": -3}, "seed must be a whole number, 0 or more, got -3"),
         ({"autoreset_mode": "later"}, "autoreset_mode='later' is not one of Gymnasium's; give 'NextStep'"),

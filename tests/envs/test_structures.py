@@ -138,6 +138,14 @@ def test_what_remains_unsupported(space: spaces.Space[Any], message: str) -> Non
         make(env)
 
 
+def test_spaces_that_are_too_large() -> None:
+    with pytest.raises(UsageError, match="observations: have 2,000,000 entries, more than 1,000,000, because symbols"):
+        Observations(Dict({"a": Discrete(2_000_000)}))
+    for content in ({"binary": [10**6, 10**6]}, {"low": 0, "high": 1, "shape": [10**9], "dtype": "float32"}):
+        with pytest.raises(ValueError, match="is too large"):
+            rebuild(content)
+
+
 def test_whole_numbers_in_a_box_of_actions() -> None:
     with pytest.raises(UsageError, match=r"actions \(a\): are whole numbers in a Box.*; give a Discrete"):
         Actions(Dict(a=Box(0, 3, (1,), np.int64), b=Discrete(2)))

@@ -63,8 +63,8 @@ def test_a_video_and_a_report_show_the_names(tmp_path: Path) -> None:
     run = rpsp.train(id, observe="imu/gyro,gear", iterations=1, out=str(tmp_path / "run"), verbose=False, **given)
     agent = rpsp.load(run.directory)
     assert play(agent).names == ["imu/gyro[0]", "imu/gyro[1]", "imu/gyro[2]", "gear=1", "gear=2", "gear=3"]
-    page = write_report([Path(run.directory)], tmp_path / "page.html")
-    assert "imu/gyro[2]" in Path(page).read_text(encoding="utf-8")
+    write_report([Path(run.directory)], tmp_path / "page.html")
+    assert "imu/gyro[2]" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_a_video_shows_what_is_expected_and_what_came(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, Sequence, Text
 
 from rpsp.algorithms.trpo import Trpo
 from rpsp.experiments.methods import Method
@@ -51,15 +51,15 @@ class Drift(gymnasium.Env):
 
 
 class InADict(Drift):
-    observation_space = Dict({"x": Box(-np.inf, np.inf, (2,))})
+    observation_space = Dict({"words": Text(5)})
 
 
 class AnImage(Drift):
-    observation_space = Box(0, 255, (8, 8, 3), np.uint8)
+    observation_space = Box(0, 255, (4, 8, 8, 3), np.uint8)
 
 
 class ManyActions(Drift):
-    action_space = MultiDiscrete([3, 3])
+    action_space = Sequence(Discrete(3))
 
 
 class WholeActions(Drift):

@@ -43,6 +43,10 @@ MOST_DIMENSIONS = 3
 """Largest number of dimensions of a `Box` of observations: an image. Stacks of images are refused."""
 
 
+MOST_ENTRIES = 1_000_000
+"""Largest number of entries of a row, and of a space in a file."""
+
+
 @dataclass(frozen=True, eq=False)
 class Leaf:
     """A part of a structure that has no parts: a Box, a Discrete, a MultiDiscrete or a MultiBinary space."""
@@ -162,7 +166,12 @@ class Observations:
         ]
         if not self.leaves:
             raise UsageError(f"observations: are in {_short(space)}, which is empty; give one or more numbers")
-        sizes = [len(_entries(leaf)) for leaf in self.leaves]
+        sizes = [_size(leaf) for leaf in self.leaves]
+        if sum(sizes) > MOST_ENTRIES:
+            raise UsageError(
+                f"observations: have {sum(sizes):,} entries, more than {MOST_ENTRIES:,}, because symbols become one-hot; "
+                "compute fewer numbers of them in a wrapper"
+            )
         self._ends: list[int] = np.cumsum(sizes).tolist()
         self.names = [name for leaf in self.leaves for name in _entries(leaf)]
         """The name of every entry of a row."""
@@ -445,6 +454,13 @@ def _binary(leaf: Leaf) -> bool:
     return isinstance(leaf.space, MultiBinary)
 
 
+def _size(leaf: Leaf) -> int:
+    """Return the number of entries of a leaf of observations."""
+    if leaf.pixels is not None:
+        return leaf.pixels.size
+    return sum(leaf.sizes) if leaf.sizes and not _binary(leaf) else leaf.count
+
+
 def _entries(leaf: Leaf) -> list[str]:
     """Return a name for each entry of a leaf of observations."""
     if (pixels := leaf.pixels) is not None:
@@ -536,6 +552,7 @@ def rebuild(content: Any) -> Space[Any]:
     if "tuple" in content:
         return Tuple([rebuild(part) for part in content["tuple"]])
     if "binary" in content:
+        _check_entries(content["binary"])
         return MultiBinary(content["binary"])
     if "nvec" in content:
         return MultiDiscrete(np.array(content["nvec"]), start=np.array(content["start"]))
@@ -549,8 +566,16 @@ def rebuild(content: Any) -> Space[Any]:
     low, high = _bounds_in(content, dtype)
     if "shape" in content:
         shape = tuple(content["shape"])
+        _check_entries(shape)
         low, high = (np.broadcast_to(x.reshape(shape if x.size > 1 else ()), shape) for x in (low, high))
     return Box(low, high, dtype=dtype.type)
+
+
+def _check_entries(shape: Any) -> None:
+    """Raise `ValueError` if a file describes a space that is too large."""
+    sizes = shape if isinstance(shape, list | tuple) else [shape]
+    if math.prod(int(n) for n in sizes) > 64 * MOST_ENTRIES:
+        raise ValueError(f"a space of shape {shape} is too large")
 
 
 def _plain(x: Any) -> int | float | None:
