@@ -285,6 +285,7 @@ def test_a_bucket_lets_through_its_rate() -> None:
     assert [bucket.take() for _ in range(4)] == [True, True, True, False]
 
 
+@pytest.mark.slow
 def test_the_command_serves_until_it_is_stopped(run: Path, tmp_path: Path) -> None:
     code = f"import tasks; from rpsp.cli import main; main(['serve', {str(run)!r}, '--port', '0', '--json', '--quiet'])"
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
