@@ -13,7 +13,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
 demo: $(VENV)/.installed  ## train an agent on position-only cart-pole, try it, film it, and write a report
-	$(BIN)/rpsp train InvertedPendulum-v5 --iterations 35 --out $(DEMO)
+	$(BIN)/rpsp train InvertedPendulum-v5 --iterations 25 --out $(DEMO)
 	$(BIN)/rpsp eval $(DEMO)
 	$(BIN)/rpsp watch $(DEMO) --format gif || echo 'No video then; the report goes without.'
 	$(BIN)/rpsp report $(DEMO)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.defaults.curves import draw_curves
 from benchmarks.defaults.suite import suite
 from rpsp.experiments.results_page.markdown import table
 
@@ -19,11 +22,24 @@ known with the full state ([sources](https://github.com/DLR-RM/rl-baselines3-zoo
 that knows the equations). It is that of the most probable actions, 20 episodes after the run. Everything here is drawn from
 `benchmarks/results/defaults.json`; `python -m benchmarks.defaults --help` runs it again. Seeds from 100 are for choices,
 seeds below 100 for claims.
+
+![Learning curves of the candidates on the tasks of the suite](figures/defaults.svg)
 """
+CANDIDATES = "## The candidates\n"
 
 
 def write_page(rows: list[dict[str, Any]]) -> None:
-    PAGE.write_text("\n".join([HEAD, *sections(rows)]) + "\n", encoding="utf-8")
+    draw_curves(rows)
+    PAGE.write_text("\n".join([HEAD, *sections(rows), CANDIDATES, candidates()]).rstrip() + "\n", encoding="utf-8")
+
+
+def candidates() -> str:
+    """Return the table of candidates and their settings."""
+
+    def words(settings: Mapping[str, Any]) -> str:
+        return ", ".join(f"`{name} = {json.dumps(value)}`" for name, value in settings.items())
+
+    return table(["candidate", "settings"], [[name, words(settings)] for name, settings in suite()[1].items()])
 
 
 def sections(rows: list[dict[str, Any]]) -> list[str]:

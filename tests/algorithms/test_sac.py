@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -12,10 +13,11 @@ import pytest
 from comparing import KEY
 
 from rpsp.algorithms.critics import values
-from rpsp.algorithms.networks import Network, NormedNetwork, ResidualNetwork
-from rpsp.algorithms.policies import Agent, GaussianPolicy, SquashedGaussian, SquashedPolicy
+from rpsp.algorithms.networks import Network, NormedNetwork, ResidualNetwork, with_fixed_norms
+from rpsp.algorithms.objectives import rewards_to_go
+from rpsp.algorithms.policies import Agent, CategoricalPolicy, GaussianPolicy, SquashedGaussian, SquashedPolicy
 from rpsp.algorithms.sac import Sac
-from rpsp.algorithms.sac_memory import SacMemory, recomputed
+from rpsp.algorithms.sac_memory import SacMemory, recomputed, reward_scale
 from rpsp.data.batches import Batch, pack
 from rpsp.data.episodes import Episode
 from rpsp.data.replay import store
@@ -228,6 +230,48 @@ def test_running_scale_standardises_all_that_was_seen() -> None:
     assert np.isfinite(after.inputs.mean).all(), "what is not finite does not enter them"
 
 
+def test_rewards_are_divided_by_the_scale_of_all_returns() -> None:
+    """max(σ_G, max |G| / 5) of the discounted returns G of all steps; with means it divides the critics' loss."""
+    agent, algorithm = gru_agent(), Sac(**SMALL, scale_rewards=True, discount=0.9)
+    batches = [batch_of(0, 12, 12, 9), batch_of(1, 12, 7, 5)]
+    assert float(reward_scale(algorithm.init(agent, key=KEY).returns)) == 1
+    memory = algorithm.on_exploration(agent, algorithm.init(agent, key=KEY), batches[0])
+    _, memory, _ = algorithm.step(agent, memory, batches[1], key=KEY)
+    G = np.concatenate([np.asarray(rewards_to_go(b, 0.9))[np.asarray(b.mask)] for b in batches])
+    assert G.std() > np.abs(G).max() / 5
+    assert float(reward_scale(memory.returns)) == pytest.approx(G.std(), rel=1e-4)
+    large = eqx.tree_at(lambda b: b.rewards, batches[1], 1000 * (np.asarray(batches[1].starts) == 1).astype(np.float32))
+    _, after, _ = algorithm.step(agent, memory, large, key=KEY)
+    assert float(reward_scale(after.returns)) == pytest.approx(1000 / 5, rel=1e-3)
+    broken = eqx.tree_at(lambda b: b.rewards, batches[1], np.full_like(batches[1].rewards, np.inf))
+    assert float(reward_scale(algorithm.step(agent, after, broken, key=KEY)[1].returns)) == pytest.approx(200, rel=1e-3)
+
+
+def test_fixed_norms_change_no_function_behind_a_normalisation() -> None:
+    network = NormedNetwork(3, 2, hidden=(16, 16), scaling=None, key=KEY)
+    network = eqx.tree_at(lambda n: n.layers[-1].weight, network, jnp.ones((2, 16)))
+    grown = eqx.tree_at(
+        lambda n: [x for a in n.layers[:-1] for x in (a.weight, a.bias)],
+        network,
+        [3 * x for a in network.layers[:-1] for x in (a.weight, a.bias)],
+    )
+    fixed = with_fixed_norms(grown)
+    for layer in fixed.layers[:-1]:
+        assert float(jnp.linalg.norm(layer.weight)) == pytest.approx(np.sqrt(16 / 3), rel=1e-5)
+    q = jnp.asarray([0.3, -1.0, 2.0])
+    np.testing.assert_allclose(fixed(q), network(q), atol=1e-4)
+    ratio = np.asarray(fixed.layers[0].bias) / np.asarray(network.layers[0].bias)
+    np.testing.assert_allclose(ratio, ratio[0], rtol=1e-4)
+
+
+def test_norms_stay_while_it_learns() -> None:
+    agent, algorithm = gru_agent(), Sac(1e-2, **SMALL, fixed_norms=True)
+    new, memory, _ = algorithm.step(agent, algorithm.init(agent, key=KEY), batch_of(0, 12, 12), key=KEY)
+    for network, size in ((new.policy.network, 1), (memory.critics, 2)):
+        norms = jnp.sqrt(jnp.sum(network.layers[0].weight ** 2) / size)
+        assert float(norms) == pytest.approx(np.sqrt(network.layers[0].weight.shape[-2] / 3), rel=1e-5)
+
+
 def test_nothing_is_learned_of_less_than_a_minibatch() -> None:
     agent, algorithm = gru_agent(), Sac(**SMALL)
     new, memory, found = algorithm.step(agent, algorithm.init(agent, key=KEY), batch_of(0, 4), key=KEY)
@@ -275,7 +319,7 @@ def test_a_gradient_that_is_not_finite_is_not_followed(reward: float) -> None:
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(memory.adam))
 
 
-@pytest.mark.parametrize("critics", ["plain", "normed", "residual"])
+@pytest.mark.parametrize("critics", ["plain", "normed", "residual", "atoms"])
 def test_it_finds_the_best_action_of_a_bandit(critics: str) -> None:
     """Episodes of one step; the reward is −(a − 0.5)², so that the policy must come to 0.5, and its value near 0."""
     rng = np.random.default_rng(0)
@@ -284,8 +328,10 @@ def test_it_finds_the_best_action_of_a_bandit(critics: str) -> None:
     agent = Agent(window, SquashedPolicy(1, 1, body=body, key=jax.random.key(0)))
     normed = critics == "normed"
     algorithm = Sac(3e-3, hidden=(32,), minibatch=64, capacity=4000, target_entropy=-3.0, normed=normed)
+    if critics == "atoms":
+        algorithm = dataclasses.replace(algorithm, atoms=21, scale_rewards=True)
     memory = algorithm.init(agent, key=KEY)
-    assert type(memory.critics) is {"plain": Network, "normed": NormedNetwork, "residual": ResidualNetwork}[critics]
+    assert type(memory.critics) is {"normed": NormedNetwork, "residual": ResidualNetwork}.get(critics, Network)
     for n in range(12):
         drawn = np.asarray(jax.vmap(agent.policy(jnp.zeros(1)).sample)(rng.normal(size=(200, 1))))
         played = [
@@ -299,6 +345,28 @@ def test_it_finds_the_best_action_of_a_bandit(critics: str) -> None:
     assert float(found["value"]) > -0.1
 
 
+@pytest.mark.parametrize("atoms", [1, 21])
+def test_it_finds_the_probabilities_of_a_discrete_bandit(atoms: int) -> None:
+    """Rewards 1, 0.5, 0, known without noise: π ∝ exp(r / α) with the temperature that it has come to."""
+    rng = np.random.default_rng(0)
+    agent = Agent(observation_window(1, 1, 3), CategoricalPolicy(1, 3, key=jax.random.key(0)))
+    algorithm = Sac(3e-3, hidden=(32,), minibatch=64, capacity=4000, atoms=atoms, scale_rewards=atoms > 1)
+    memory = algorithm.init(agent, key=KEY)
+    for n in range(12):
+        drawn = np.asarray(jax.vmap(agent.policy(jnp.zeros(1)).sample)(rng.gumbel(size=(200, 3))))
+        played = [
+            Episode(np.zeros((2, 1)), a[None], np.array([1 - np.argmax(a) / 2]), a[None], terminated=True)
+            for a in drawn
+        ]
+        agent, memory, found = algorithm.step(
+            agent, memory, pack(played, row_length=20), key=jax.random.fold_in(KEY, n)
+        )
+    temperature = float(jnp.exp(memory.log_temperature)) * float(reward_scale(memory.returns))
+    expected = np.exp(np.array([1, 0.5, 0]) / temperature)
+    np.testing.assert_allclose(jax.nn.softmax(agent.policy(jnp.zeros(1)).logits), expected / expected.sum(), atol=0.06)
+    assert float(found["entropy"]) == pytest.approx(0.5 * np.log(3), abs=0.15)
+
+
 def test_mistakes_are_said() -> None:
     with pytest.raises(UsageError, match=r"learning_rate: 0\.0 must be greater than 0"):
         Sac(0.0)
@@ -306,6 +374,10 @@ def test_mistakes_are_said() -> None:
         Sac(target_rate=2.0)
     with pytest.raises(UsageError, match="capacity: 10 is less than one minibatch; choose at least 256"):
         Sac(capacity=10)
+    with pytest.raises(
+        UsageError, match="atoms: 101 atoms cover returns of scaled rewards only; also set scale_rewards"
+    ):
+        Sac(atoms=101)
     agent = Agent(observation_window(1, 1, 1), GaussianPolicy(1, 1, key=jax.random.key(0)))
     with pytest.raises(UsageError, match="SquashedPolicy"):
         Sac(**SMALL).init(agent, key=KEY)

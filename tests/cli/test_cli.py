@@ -309,12 +309,14 @@ def test_the_help_of_train_names_every_setting(capsys):
         "--obs-noise",
         "--seeds",
         "--iterations",
-        "--max-kl",
+        "--learning-rate",
         "--refit-before",
         "--out",
     ):
         assert flag in printed
-    assert "rpsi-trpo" in printed  # the default method
+    assert "rpsi-sac with pink noise for continuous" in " ".join(
+        printed.replace("│", " ").split()
+    )  # the default method
 
 
 def test_help_shows_the_defaults_of_the_method_that_is_named(capsys):

@@ -7,6 +7,7 @@ import re
 import shlex
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 from made_up import iteration, write_run
@@ -43,7 +44,8 @@ def found(method="rpsi-trpo", returns=RISING, env="Pendulum-v1", config=None, **
         iteration(i, float(value)) | {name: float(column[i]) for name, column in columns.items()}
         for i, value in enumerate(returns)
     ]
-    settled = configured({"env": env, "method": method, **AMOUNTS, **(config or {})})
+    limit = {"max_episode_steps": gymnasium.spec(env).max_episode_steps}
+    settled = configured({"env": env, "method": method, **AMOUNTS, **limit, **(config or {})})
     return judged(settled, Path("runs/one"), [{"exploration_samples": 20_000.0}, *records])
 
 
@@ -111,8 +113,8 @@ REFUSED = {"refit_accepted": 0.0, "refit_error_before": 0.9, "refit_error_after"
         ({"prediction_error": 0.24}, "--past"),
         ({"prediction_error": 0.24, **REFUSED}, "--refit-kl 1"),
         ({"returns": FLAT}, "--method rpsi-sac"),
-        ({"returns": FLAT, "method": "rpsi-sac"}, "--observe all"),
-        ({"returns": FLAT, "method": "rpsi-ppo", "env": "Acrobot-v1", "log_std": np.nan, "entropy": 1.0}, "--observe all"),
+        ({"returns": FLAT, "method": "rpsi-sac"}, "--pink-noise 1"),
+        ({"returns": FLAT, "method": "rpsi-sac", "config": {"pink_noise": 1.0}}, "--observe all"),
         ({"returns": FLAT, "env": "Acrobot-v1", "log_std": np.nan, "entropy": 1.0}, "--method rpsi-ppo"),
         ({"method": "rpsi-ppo", "unsound": 1.0}, "--learning-rate 0.0001"),
         ({"unsound": 1.0}, "--max-kl 0.003"),
@@ -128,6 +130,12 @@ def test_windows_are_not_blamed_for_their_predictions():
 
 def test_a_solved_task_is_healthy_although_its_return_no_longer_moves():
     assert found(env="CartPole-v1", returns=np.full(N, 500.0), std_return=0.0, explained_variance=-1.0).findings == ()
+
+
+def test_with_shorter_episodes_the_known_solution_does_not_count():
+    best = {"env": "CartPole-v1", "returns": np.minimum(np.linspace(0, 400, N), 200), "std_return": 0.0}
+    assert titles(found(**best)) == ["Stuck below the solution"]
+    assert titles(found(**best, config={"max_episode_steps": 200})) == []
 
 
 def test_a_return_that_is_always_the_same_is_said_to_be():
@@ -162,7 +170,7 @@ def test_a_configuration_as_a_command_has_the_flags_that_were_given():
     command = train_command(configured({**given, **resolved}), past=7)
     assert command == "rpsp train Hopper-v5 --method rpsi-ppo --observe 0,1 --past 7 --seed 3 --steps 100000"
     assert "--past" not in train_command(configured({**given, **resolved}), method="fm2")
-    assert train_command(configured({"env": "a factory", **AMOUNTS}), past=7) == (
+    assert train_command(configured({"env": "a factory", "method": "rpsi-trpo", **AMOUNTS}), past=7) == (
         f"rpsp.train(make_env, method='rpsi-trpo', iterations={N}, past=7)"
     )
 

@@ -67,7 +67,7 @@ def test_a_run_directory_is_whole(done: Run) -> None:
 
 def test_amounts_that_are_left_open_are_the_papers_or_suit_the_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     def amounts(env: str, **given: Any) -> tuple[int | None, ...]:
-        config = configured({"env": env, **given})
+        config = configured({"env": env, "method": "rpsi-trpo", **given})
         found = resolve(config, lambda n: rpsp.make(env, n, max_episode_steps=config.max_episode_steps))
         return tuple(getattr(found, name) for name in (*AMOUNTS, *EXPLORATION))
 
@@ -377,12 +377,14 @@ def test_an_episode_with_a_number_that_is_none_is_dropped_and_counted(
 @pytest.mark.parametrize("observe", [[0], (0,), np.array([0]), range(1)])
 def test_observe_may_be_a_sequence_and_numbers_numpys(observe: Any, tmp_path: Path) -> None:
     """As the guide to environments of one's own has it."""
-    config = configured({"env": "CartPole-v1", "observe": observe, "seed": np.int64(1), "max_kl": np.float32(0.5)})
+    config = configured(
+        {"env": "CartPole-v1", "method": "fm2", "observe": observe, "seed": np.int64(1), "max_kl": np.float32(0.5)}
+    )
     assert config.sensors.observe == "0" and config.settings.max_kl == 0.5
     assert type(config.seed) is int and config.seed == 1
     json.dumps(asdict(config))
     with pytest.raises(UsageError, match=r"max_kl: .*inf.* is not a finite number"):
-        configured({"env": "CartPole-v1", "max_kl": np.float32(np.inf)})
+        configured({"env": "CartPole-v1", "method": "fm2", "max_kl": np.float32(np.inf)})
 
 
 def test_the_form_that_the_guide_shows_trains(tmp_path: Path) -> None:
@@ -497,7 +499,7 @@ MISTAKES = {
     "symbols for SAC": (["tasks:Corridor-v0", "--method", "fm2-sac", *FLAGS], 2, "actions that are numbers"),
     "a reset without a seed": (["tasks:Seedless-v0", *FLAGS], 2, "Seedless.reset takes no seed and no options; define"),
     "a word for a count": (["tasks:Drift-v0", "--iterations", "abc"], 2, "iterations: 'abc' is not a whole number; see"),
-    "a word for a step": (["tasks:Drift-v0", "--max-kl=x"], 2, "max_kl: 'x' is not a number; see"),
+    "a word for a step": (["tasks:Drift-v0", "--method", "fm2", "--max-kl=x"], 2, "max_kl: 'x' is not a number; see"),
     "commas in a list": (["tasks:Drift-v0", "--hidden", "16,16"], 2, "'16,16' is not a list of whole numbers, as in"),
     "another command's flag": (["tasks:Drift-v0", "--jobs", "2"], 2, "no option of `rpsp train`; it is one of `rpsp"),
     "two plugins": (["tasks:Drift-v0", "--plugin", "a", "--plugin=b"], 2, "plugin: is given more than once; give several"),
@@ -519,7 +521,7 @@ MISTAKES = {
     ),
     "exploration": (["tasks:Drift-v0", "--exploration-episodes", "0"], 2, "exploration_episodes: 0"),
     "episode": (["tasks:Drift-v0", "--max-episode-steps", "0"], 2, "max_episode_steps"),
-    "kl": (["tasks:Drift-v0", "--max-kl", "0"], 2, "max_kl"),
+    "kl": (["tasks:Drift-v0", "--method", "fm2", "--max-kl", "0"], 2, "max_kl"),
     "learning rate": (["tasks:Drift-v0", "--method", "fm2-ppo", "--learning-rate", "-1"], 2, "learning_rate"),
     "discount": (["tasks:Drift-v0", "--discount", "1.5"], 2, "discount"),
     "past": (["tasks:Drift-v0", "--past", "0"], 2, "past: 0"),
@@ -559,7 +561,7 @@ FILES = {
     "plugin.toml": "plugin = 3",
     "list.toml": 'env = "tasks:Drift-v0"\nhidden = 16',
     "true.toml": 'env = "tasks:Drift-v0"\nseed = true',
-    "infinite.toml": 'env = "tasks:Drift-v0"\nmax_kl = inf',
+    "infinite.toml": 'env = "tasks:Drift-v0"\nmethod = "fm2"\nmax_kl = inf',
     "there/precious": "data",
     "run/checkpoints/000001/agent": "",
     "fitted/config.json": '{"source": "Hopper-v5", "sensors": {}}',

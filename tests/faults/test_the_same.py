@@ -66,7 +66,9 @@ def test_threads_and_processes_give_the_same_bits(method: str, tmp_path: Path) -
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     given: dict[str, Any] = {"samples": 600, "num_envs": 5, "exploration_episodes": 30, "threads": 1, "verbose": False}
-    return rpsp.train("InvertedPendulum-v5", out=tmp_path_factory.mktemp("runs") / "run", iterations=2, **given)
+    return rpsp.train(
+        "InvertedPendulum-v5", "rpsi-trpo", out=tmp_path_factory.mktemp("runs") / "run", iterations=2, **given
+    )
 
 
 def rollout(agent: TrainedAgent, steps: int, rows: int, deterministic: bool) -> Collected:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -25,8 +26,9 @@ from rpsp.algorithms.trpo import Trpo
 from rpsp.algorithms.vrpg import Vrpg
 from rpsp.data.batches import Batch, pack, unpack
 from rpsp.data.episodes import Episode
+from rpsp.envs.make import make
 from rpsp.errors import DivergedError, UsageError
-from rpsp.filters.memory import GRU
+from rpsp.filters.memory import GRU, FiniteMemory
 from rpsp.training.loop import begin, max_episode_steps, packed, train
 from rpsp.training.refits import _rows_split
 from rpsp.training.rollouts import Collected, collect
@@ -173,6 +175,18 @@ def test_a_run_taken_up_again_gives_the_same_bits(trained: Any) -> None:
         assert {k: v for k, v in record.items() if "second" not in k} == {
             k: v for k, v in recorded.items() if "second" not in k
         }
+
+
+def test_sac_learns_with_discrete_actions() -> None:
+    """Gradients while acting, distributions of returns and scaled inputs together; its buffer has one-hot actions."""
+    given: Any = {"scale_rewards": True, "atoms": 11, "running_scale": True, "learn_every": 8}
+    recipe = Recipe(FiniteMemory(window=1), Sac(minibatch=16, capacity=500, hidden=(8,), **given))
+    with closing(make("CartPole-v1")) as envs:
+        *_, (training, record) = train(recipe, envs, SETTINGS, 2)
+    assert np.isfinite(record["critic_loss"]) and record["skipped"] == 0
+    assert 0 < record["entropy"] <= np.log(2) + 1e-6
+    actions = np.asarray(training.memory.stored.action)[: int(training.memory.steps)]
+    np.testing.assert_array_equal(np.unique(actions, axis=0), [[0, 1], [1, 0]])
 
 
 def test_two_ways_to_scale_the_inputs_are_refused() -> None:

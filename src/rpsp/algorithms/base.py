@@ -49,7 +49,7 @@ class AbstractAlgorithm(eqx.Module):
     off_policy: ClassVar[bool] = False
     """Whether it also learns from earlier batches and from the exploration."""
     squashed: ClassVar[bool] = False
-    """Whether it needs a `SquashedPolicy` (continuous actions)."""
+    """Whether it needs a `SquashedPolicy` if actions are continuous."""
     gains_from_gpu: ClassVar[bool] = False
     """Whether its steps are faster on a GPU. With `--device auto` the others are computed on the CPU."""
 

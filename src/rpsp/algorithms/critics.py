@@ -21,16 +21,20 @@ from scipy.linalg import block_diag
 
 from rpsp.algorithms.adam import moments_in_units
 from rpsp.algorithms.networks import Network, NormedNetwork, in_units, standardised
+from rpsp.algorithms.value_distributions import expectation
 from rpsp.data import trees
 from rpsp.data.scaling import Scaling
 
 
-def pair(policy: Network, actions: int, *, hidden: Sequence[int], normed: bool, key: PRNGKeyArray) -> Network:
+def pair(
+    policy: Network, actions: int, *, outputs: int = 1, hidden: Sequence[int], normed: bool, key: PRNGKeyArray
+) -> Network:
     """Return two critics with random weights.
 
     Args:
         policy: the network of the policy. The critics are of the same kind.
         actions: size of an action.
+        outputs: number of outputs: 1, or the number of atoms of a distribution.
         hidden: sizes of the hidden layers.
         normed: whether critics of the plain kind have layer normalisation.
         key: random key of the weights.
@@ -41,18 +45,26 @@ def pair(policy: Network, actions: int, *, hidden: Sequence[int], normed: bool, 
     if normed and kind is Network:
         kind = cast(type[Network], NormedNetwork)
     return trees.stack(
-        [kind(len(scaling.mean), 1, hidden=hidden, scaling=scaling, view=view, key=k) for k in jax.random.split(key)]
+        [
+            kind(len(scaling.mean), outputs, hidden=hidden, scaling=scaling, view=view, key=k)
+            for k in jax.random.split(key)
+        ]
     )
+
+
+def outputs(critics: Network, q: Float[Array, "n q"], action: Float[Array, "n act"]) -> Float[Array, "2 n out"]:
+    """Return the outputs of both critics for states and actions."""
+    inputs = jnp.concatenate([q, action], axis=1)
+
+    def of_one(critic: Network) -> Array:
+        return jax.vmap(critic)(inputs)
+
+    return jax.vmap(of_one)(critics)
 
 
 def values(critics: Network, q: Float[Array, "n q"], action: Float[Array, "n act"]) -> Float[Array, "2 n"]:
     """Return Q_i(q, a) of both critics."""
-    inputs = jnp.concatenate([q, action], axis=1)
-
-    def of_one(critic: Network) -> Array:
-        return jax.vmap(critic)(inputs)[:, 0]
-
-    return jax.vmap(of_one)(critics)
+    return expectation(outputs(critics, q, action))
 
 
 def pair_in_units(critics: Network, scaling: Scaling, actions: int) -> Network:

@@ -166,6 +166,26 @@ def standardised(network: Network, mean: Float[Array, "*x"], scale: Float[Array,
     return trees.replace(lambda n: [n.mean, n.scale], network, [mean, scale])
 
 
+def with_fixed_norms(network: Network) -> Network:
+    """Return a network whose hidden layers have weights W of the norm that they have at first, on average.
+
+        (W, b) ← (W, b) √(n / 3) / ‖W‖
+
+    where n is the number of units and b are the biases. Behind layer normalisation the function of a layer does not depend
+    on the norm of (W, b), but the effective step size is divided by it, and gradients make the norm grow (Lyle et al. 2024).
+    The output layer stays as it is.
+    """
+
+    def fixed(layer: eqx.nn.Linear) -> eqx.nn.Linear:
+        W, bias = layer.weight, layer.bias
+        assert bias is not None
+        factor = jnp.sqrt(W.shape[0] / 3) / jnp.maximum(jnp.sqrt(jnp.sum(W**2)), 1e-12)
+        return trees.replace(lambda a: [a.weight, a.bias], layer, [factor * W, factor * bias])
+
+    *inner, last = network.layers
+    return trees.replace(lambda n: n.layers, network, (*map(fixed, inner), last))
+
+
 SMALLEST_RUNNING_SCALE = 1e-3
 """Smallest running scale of an input, as a fraction of the largest one."""
 

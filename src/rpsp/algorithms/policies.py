@@ -284,6 +284,11 @@ class CategoricalPolicy(AbstractPolicy):
     ):
         self.network = BODIES[body](inputs, actions, hidden=hidden, scaling=scaling, view=view, key=key)
 
+    @property
+    def actions(self) -> int:
+        """Number of actions."""
+        return self.network.layers[-1].bias.shape[0]  # pyright: ignore[reportOptionalMemberAccess]
+
     def __call__(self, q: Float[Array, " q"]) -> Categorical:
         """Return the distribution with the logits of a state."""
         return Categorical(self.network(q))

@@ -15,6 +15,7 @@ filter's update when it is needed. So the buffer stays valid after a refit that 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -33,30 +34,40 @@ from rpsp.algorithms.base import (
     check_positive,
     policy_only,
 )
-from rpsp.algorithms.critics import pair, pair_in_units, pair_moments_in_units, values
-from rpsp.algorithms.networks import Network
+from rpsp.algorithms.choices import choices
+from rpsp.algorithms.critics import outputs, pair, pair_in_units, pair_moments_in_units
+from rpsp.algorithms.networks import Network, with_fixed_norms
 from rpsp.algorithms.objectives import distributions, mean_kl
-from rpsp.algorithms.policies import AbstractPolicy, Agent, SquashedGaussian, SquashedPolicy
+from rpsp.algorithms.policies import AbstractPolicy, Agent, CategoricalPolicy, SquashedPolicy
 from rpsp.algorithms.sac_memory import (
     EXPLORED,
     FRESH,
     NAMES,
     Fresh,
+    Returns,
     SacMemory,
     Tally,
     emptied,
     in_running_scale,
     no_tally,
+    policy_of,
     recomputed,
+    reward_scale,
     with_inputs,
+    with_returns,
 )
+from rpsp.algorithms.value_distributions import bellman_target, critic_losses, expectation, least
 from rpsp.data import trees
+from rpsp.data.arrays import Scalar
 from rpsp.data.batches import Batch
-from rpsp.data.moments import Moments
+from rpsp.data.moments import Moments, no_moments
 from rpsp.data.replay import Stored, drawn, empty, store
 from rpsp.data.scaling import Scaling
 from rpsp.errors import UsageError
 from rpsp.filters.base import trainable, unroll
+
+FRACTION_OF_ENTROPY = 0.5
+"""Default target entropy for discrete actions, as a fraction of the largest entropy."""
 
 
 class Learners(NamedTuple):
@@ -82,8 +93,8 @@ class _Minibatch(NamedTuple):
     """Some stored steps, and what is constant in the loss of one gradient step."""
 
     steps: Stored
-    y: Float[Array, " n"]
-    """Target of the critics."""
+    y: Float[Array, "n out"]
+    """Target of the critics: a mean, or a distribution."""
     critics: Network
     temperature: Float[Array, ""]
     """α."""
@@ -94,9 +105,10 @@ class _Minibatch(NamedTuple):
 class Sac(AbstractAlgorithm):
     """Soft actor-critic with two critics and a learned temperature α. Not in the paper.
 
-    A gradient that is not finite is skipped. Diagnostics are means over the gradient steps: `critic_loss`, `policy_loss`,
-    `entropy` (of the drawn actions), `temperature`, `value`. Also `kl` (old to new, on the batch), `stored` (steps in the
-    buffer) and `skipped` (fraction of gradients that were skipped).
+    Actions are continuous and drawn, or discrete, and expectations over them are sums (Christodoulou 2019). A gradient that
+    is not finite is skipped. Diagnostics are means over the gradient steps: `critic_loss`, `policy_loss`, `entropy` (of the
+    policy), `temperature`, `value`; with `scale_rewards` in scaled rewards. Also `kl` (old to new, on the batch), `stored`
+    (steps in the buffer) and `skipped` (fraction of gradients that were skipped).
     """
 
     off_policy: ClassVar[bool] = True
@@ -121,7 +133,8 @@ class Sac(AbstractAlgorithm):
     hidden: tuple[int, ...] = (256, 256)
     """Sizes of the critics' hidden layers."""
     target_entropy: float | None = None
-    """Entropy of the policy that the temperature aims at. Default: minus the number of action dimensions."""
+    """Entropy of the policy that the temperature aims at. Default: minus the number of action dimensions; with n discrete
+    actions 0.5 log n."""
     recompute: bool = False
     """Whether stored states are computed again after a refit of the filter."""
     normed: bool = False
@@ -130,15 +143,26 @@ class Sac(AbstractAlgorithm):
     running_scale: bool = False
     """Whether the inputs of policy and critics are standardised by the running mean and standard deviation of each
     coordinate, over all steps so far. Otherwise they keep the scale of the exploration."""
+    scale_rewards: bool = False
+    """Whether rewards are divided by the scale of the discounted returns of all steps so far."""
+    atoms: int = 1
+    """Number of atoms of the distribution of returns that critics estimate, such as 101. It needs `scale_rewards`. 1:
+    critics estimate the mean."""
+    fixed_norms: bool = False
+    """Whether the weights of hidden layers keep the norm that they have at first, so that step sizes keep their effect."""
 
     def __check_init__(self) -> None:
-        check_positive(self, "learning_rate", "minibatch", "ratio", "capacity")
+        check_positive(self, "learning_rate", "minibatch", "ratio", "capacity", "atoms")
         check_not_negative(self, "learn_every")
         check_fraction(self, discount=0.99)
         if not 0 < self.target_rate <= 1:
             raise UsageError(f"target_rate: {self.target_rate} is not between 0 and 1; a usual value is 0.005.")
         if self.capacity < self.minibatch:
             raise UsageError(f"capacity: {self.capacity} is less than one minibatch; choose at least {self.minibatch}.")
+        if self.atoms > 1 and not self.scale_rewards:
+            raise UsageError(
+                f"atoms: {self.atoms} atoms cover returns of scaled rewards only; also set scale_rewards, or atoms to 1."
+            )
 
     def select(self, agent: Agent) -> Any:
         """Return a tree of booleans: the policy's parameters."""
@@ -147,12 +171,14 @@ class Sac(AbstractAlgorithm):
     def init(self, agent: Agent, *, key: PRNGKeyArray) -> SacMemory:
         """Return critics with random weights, Adam's initial state, and an empty buffer."""
         policy = agent.policy
-        if not isinstance(policy, SquashedPolicy):
-            raise UsageError(f"sac: a {type(policy).__name__} does not fit; its policy is a SquashedPolicy.")
+        if not isinstance(policy, SquashedPolicy | CategoricalPolicy):
+            raise UsageError(
+                f"sac: a {type(policy).__name__} does not fit; its policy is a SquashedPolicy or a CategoricalPolicy."
+            )
         states, actions = agent.filter.size, policy.actions
         observation = jax.eval_shape(agent.filter.predict, jnp.zeros(states), jnp.zeros(actions))
         network = policy.network
-        critics = pair(network, actions, hidden=self.hidden, normed=self.normed, key=key)
+        critics = pair(network, actions, outputs=self.atoms, hidden=self.hidden, normed=self.normed, key=key)
         temperature = jnp.zeros((), jnp.float32)
         sizes, none = (states, observation.shape[0], actions), jnp.zeros((), jnp.int32)
         fresh = Fresh(empty(min(FRESH, self.capacity), *sizes), none, no_tally()) if self.learn_every else None
@@ -165,6 +191,7 @@ class Sac(AbstractAlgorithm):
             none,
             fresh,
             Moments(jnp.asarray(EXPLORED), network.mean, network.scale**2) if self.running_scale else None,
+            Returns(no_moments(), jnp.zeros((), jnp.float32)) if self.scale_rewards else None,
         )
 
     @property
@@ -202,7 +229,8 @@ class Sac(AbstractAlgorithm):
         tally, learned = (no_tally(), 0) if fresh is None else (fresh.tally, fresh.steps)
         count = jnp.floor(self.ratio * jnp.sum(mask)) - jnp.floor(self.ratio * learned)
         memory = memory._replace(stored=stored, steps=memory.steps + jnp.sum(mask), fresh=emptied(fresh))
-        scaled, memory = in_running_scale(agent, with_inputs(agent, memory, states, mask))
+        memory = with_returns(with_inputs(agent, memory, states, mask), batch, self.discount)
+        scaled, memory = in_running_scale(agent, memory)
         new, memory, tally = self._descended(scaled, memory, count, tally, key=key)
         means = tally.totals / jnp.maximum(tally.taken - tally.refused, 1)
         skipped = tally.refused / jnp.maximum(tally.taken, 1)
@@ -246,7 +274,7 @@ class Sac(AbstractAlgorithm):
         states, mask = unroll(agent.filter, batch), jnp.asarray(batch.mask)
         stored = store(memory.stored, memory.steps, batch, states)
         memory = memory._replace(stored=stored, steps=memory.steps + jnp.sum(mask))
-        return with_inputs(agent, memory, states, mask)
+        return with_returns(with_inputs(agent, memory, states, mask), batch, self.discount)
 
     def on_refit(self, agent: Agent, memory: SacMemory) -> SacMemory:
         """Compute the stored states again, if `recompute` is set."""
@@ -254,8 +282,7 @@ class Sac(AbstractAlgorithm):
 
     def on_new_units(self, agent: Agent, memory: SacMemory, scaling: Scaling) -> SacMemory:
         """Rescale the input of critics and target critics, and Adam's moments of policy and critics."""
-        policy = agent.policy
-        assert isinstance(policy, SquashedPolicy)
+        policy = policy_of(agent)
         actions = policy.actions
 
         def change(first: Any, second: Any) -> tuple[Any, Any]:
@@ -273,38 +300,62 @@ class Sac(AbstractAlgorithm):
     def _minibatch(self, agent: Agent, now: _Progress, memory: SacMemory, *, key: PRNGKeyArray) -> _Minibatch:
         """Draw stored steps and compute the critics' targets.
 
-        y = r + γ (min_i Q̄_i(q', a') − α log π(a' | q')) with a' ~ π(· | q'), where q' is the next state, r the reward and
-        Q̄_i the target critics. y = r where the episode terminated.
+        y = r/s + γ E[min_i Q̄_i(q', a') − α log π(a' | q')] over a' ~ π(· | q'), where q' is the next state, r the reward, s
+        the scale of rewards and Q̄_i the target critics. y = r/s where the episode terminated. `bellman_target` is this
+        equation for means and for distributions.
         """
-        pick, after, again = jax.random.split(key, 3)
+        pick, then, again = jax.random.split(key, 3)
         at = jax.random.randint(pick, (self.minibatch,), 0, self._available(memory))
         fresh = None if memory.fresh is None else memory.fresh.stored
         s = drawn(memory.stored, fresh, jnp.minimum(memory.steps, self.capacity), at)
         next_q = jax.vmap(agent.filter.update)(s.q, s.performed, s.observation)
         temperature = jnp.exp(now.learners.log_temperature)
-        next_action, next_log_prob = drawn_actions(now.learners.policy, next_q, key=after)
-        soft = jnp.min(values(now.targets, next_q, next_action), axis=0) - temperature * next_log_prob
-        y = jax.lax.stop_gradient(s.reward + self.discount * jnp.where(s.terminated, 0.0, soft))
-        return _Minibatch(s, y, now.learners.critics, temperature, again)
+        next_actions = choices(now.learners.policy, next_q, key=then)
+
+        def after_action(action: Array) -> Array:
+            return least(outputs(now.targets, next_q, action))
+
+        y = bellman_target(
+            jax.vmap(after_action)(next_actions.action),
+            next_actions.weight,
+            -temperature * next_actions.log_prob,
+            s.reward / reward_scale(memory.returns),
+            jnp.where(s.terminated, 0.0, self.discount),
+        )
+        return _Minibatch(s, jax.lax.stop_gradient(y), now.learners.critics, temperature, again)
 
     def _loss(
         self, policy: AbstractPolicy, critics: Network, log_temperature: Array, some: _Minibatch
     ) -> tuple[Float[Array, ""], Float[Array, " diagnostic"]]:
         """Return the sum of the losses of critics, policy and temperature, and the numbers for the diagnostics.
 
-        mean Σ_i (Q_i(q, a) − y)² + mean (α log π(a'' | q) − min_i Q_i(q, a'')) + α (H − H̄), with a'' ~ π(· | q), where H is
-        the entropy of the drawn actions and H̄ is `target_entropy`. Each loss changes only its own parameters.
+        mean Σ_i (Q_i(q, a) − y)² + mean E[α log π(a'' | q) − min_i Q_i(q, a'')] + α (H − H̄), with a'' ~ π(· | q), where H is
+        the entropy of these actions and H̄ is `target_entropy`. For distributions, the first term is a cross-entropy. Each
+        loss changes only its own parameters.
         """
         s = some.steps
-        wanted_entropy = -float(s.action.shape[1]) if self.target_entropy is None else self.target_entropy
-        critic_loss = jnp.mean(jnp.sum((values(critics, s.q, s.action) - some.y) ** 2, axis=0))
-        action, log_prob = drawn_actions(policy, s.q, key=some.key)
-        value = jnp.min(values(jax.lax.stop_gradient(some.critics), s.q, action), axis=0)
-        policy_loss = jnp.mean(some.temperature * log_prob - value)
-        entropy = -jnp.mean(jax.lax.stop_gradient(log_prob))
-        temperature_loss = jnp.exp(log_temperature) * (entropy - wanted_entropy)
-        found = jnp.stack([critic_loss, policy_loss, entropy, some.temperature, jnp.mean(value)])
+        critic_loss = jnp.mean(critic_losses(outputs(critics, s.q, s.action), some.y))
+        actions = choices(policy, s.q, key=some.key)
+
+        def value_of(action: Array) -> Array:
+            return jnp.min(expectation(outputs(jax.lax.stop_gradient(some.critics), s.q, action)), axis=0)
+
+        values = jax.vmap(value_of)(actions.action)
+        policy_loss = jnp.mean(jnp.sum(actions.weight * (some.temperature * actions.log_prob - values), axis=0))
+        entropy = jnp.mean(jax.lax.stop_gradient(actions.entropy))
+        temperature_loss = jnp.exp(log_temperature) * (entropy - self._wanted_entropy(policy))
+        value = jnp.mean(jnp.sum(actions.weight * values, axis=0))
+        found = jnp.stack([critic_loss, policy_loss, entropy, some.temperature, value])
         return critic_loss + policy_loss + temperature_loss, found
+
+    def _wanted_entropy(self, policy: AbstractPolicy) -> Scalar:
+        """Return H̄."""
+        if self.target_entropy is not None:
+            return self.target_entropy
+        if isinstance(policy, CategoricalPolicy):
+            return FRACTION_OF_ENTROPY * math.log(policy.actions)
+        assert isinstance(policy, SquashedPolicy)
+        return -float(policy.actions)
 
     def _gradient_step(self, now: _Progress, some: _Minibatch, fixed: Any) -> _Progress:
         """Take one gradient step of critics, policy and temperature on the same minibatch."""
@@ -320,6 +371,9 @@ class Sac(AbstractAlgorithm):
         # Adam's moments as well: their squares overflow before the parameters do, and would stay infinite.
         finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves((moved, adam))]))
         policy, critics, log_temperature = trees.combine(moved, fixed)
+        if self.fixed_norms:
+            policy = trees.replace(lambda p: p.network, policy, with_fixed_norms(policy.network))
+            critics = jax.vmap(with_fixed_norms)(critics)
         learners = Learners(policy, critics, log_temperature, adam)
         targets = trees.map(lambda new, old: old + self.target_rate * (new - old), learners.critics, now.targets)
         tally = now.tally._replace(taken=now.tally.taken + 1)
@@ -342,16 +396,3 @@ def _fixed(learners: Learners) -> Any:
         (learners.policy, learners.critics, learners.log_temperature),
         (trainable(learners.policy), trainable(learners.critics), True),
     )[1]
-
-
-def drawn_actions(
-    policy: AbstractPolicy, q: Float[Array, "n q"], *, key: PRNGKeyArray
-) -> tuple[Float[Array, "n act"], Float[Array, " n"]]:
-    """Draw actions, and return them with their log-probabilities; differentiable in the policy's parameters."""
-    dists = jax.vmap(policy)(q)
-    assert isinstance(dists, SquashedGaussian)
-
-    def draw(dist: SquashedGaussian, noise: Array) -> tuple[Array, Array]:
-        return dist.sample_and_log_prob(noise)
-
-    return jax.vmap(draw)(dists, jax.random.normal(key, dists.mean.shape))

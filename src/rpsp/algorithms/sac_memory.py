@@ -16,9 +16,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from rpsp.algorithms.critics import pair_standardised
 from rpsp.algorithms.networks import Network, running_scaling, standardised
-from rpsp.algorithms.policies import Agent, SquashedPolicy
+from rpsp.algorithms.objectives import rewards_to_go
+from rpsp.algorithms.policies import Agent, CategoricalPolicy, SquashedPolicy
+from rpsp.algorithms.value_distributions import BOUND
 from rpsp.data import trees
-from rpsp.data.moments import Moments, merge
+from rpsp.data.arrays import Scalar
+from rpsp.data.batches import Batch
+from rpsp.data.moments import Moments, merge, scale_of
 from rpsp.data.replay import Stored
 from rpsp.filters.base import step
 
@@ -38,6 +42,16 @@ class SacMemory(NamedTuple):
     """The iteration in progress. None unless gradient steps are interleaved with acting."""
     inputs: Moments | None = None
     """Moments of the inputs of the policy over all stored steps. None unless inputs are standardised by them."""
+    returns: Returns | None = None
+    """Returns of all stored steps. None unless rewards are scaled by them."""
+
+
+class Returns(NamedTuple):
+    """The discounted returns of all steps so far."""
+
+    moments: Moments
+    largest: Float[Array, ""]
+    """Largest absolute value."""
 
 
 class Tally(NamedTuple):
@@ -92,6 +106,30 @@ def with_inputs(
     return memory._replace(inputs=trees.where(finite, moments, memory.inputs))
 
 
+def with_returns(memory: SacMemory, batch: Batch, discount: Scalar) -> SacMemory:
+    """Return the memory with the returns of some more steps."""
+    if memory.returns is None:
+        return memory
+    mask, G = jnp.asarray(batch.mask), rewards_to_go(batch, discount)
+    moments = merge(memory.returns.moments, G, mask)
+    largest = jnp.maximum(memory.returns.largest, jnp.max(jnp.where(mask, jnp.abs(G), 0.0)))
+    finite = jnp.isfinite(largest) & jnp.isfinite(moments.variance)
+    return memory._replace(returns=trees.where(finite, Returns(moments, largest), memory.returns))
+
+
+def reward_scale(returns: Returns | None) -> Scalar:
+    """Return what rewards are divided by (Lee et al. 2025).
+
+        s = max(σ_G, max |G| / B)
+
+    where σ_G is the standard deviation of the discounted returns G, and B is `value_distributions.BOUND`.
+
+    Args:
+        returns: the returns so far. None: rewards are not scaled.
+    """
+    return 1.0 if returns is None else jnp.maximum(scale_of(returns.moments), returns.largest / BOUND)
+
+
 def in_running_scale(agent: Agent, memory: SacMemory) -> tuple[Agent, SacMemory]:
     """Scale the inputs of policy, critics and target critics by the moments in the memory."""
     if memory.inputs is None:
@@ -103,9 +141,9 @@ def in_running_scale(agent: Agent, memory: SacMemory) -> tuple[Agent, SacMemory]
     return agent, memory._replace(critics=critics, targets=targets)
 
 
-def policy_of(agent: Agent) -> SquashedPolicy:
+def policy_of(agent: Agent) -> SquashedPolicy | CategoricalPolicy:
     """Return the policy of an agent that SAC trains."""
-    assert isinstance(agent.policy, SquashedPolicy)
+    assert isinstance(agent.policy, SquashedPolicy | CategoricalPolicy)
     return agent.policy
 
 

@@ -47,7 +47,8 @@ def export(config: configs.ExportConfig) -> None:
 
 def methods(config: configs.MethodsConfig) -> None:
     """List the methods that can be trained."""
-    from rpsp.experiments.methods import METHODS  # loads jax: start-up time of --help
+    from rpsp.experiments.defaults import CHOICES  # loads gymnasium, and the next one jax: start-up time of --help
+    from rpsp.experiments.methods import METHODS
 
     shown = table("", "method", "belief", "algorithm", "what it is")
     rows = []
@@ -58,7 +59,12 @@ def methods(config: configs.MethodsConfig) -> None:
         rows.append(facts | {"settings": settings})
         shown.add_row("ours" if row.ours else "", row.name, *parts.values(), row.about)
     console().print(shown)
-    print_json(config.json, {"methods": rows})
+    defaults = [{"when": default.when, "flags": default.flags} for default in CHOICES]
+    chosen = table("without --method", "the default is")
+    for default in defaults:
+        chosen.add_row(default["when"], default["flags"])
+    console().print(chosen)
+    print_json(config.json, {"methods": rows, "defaults": defaults})
 
 
 def doctor(config: configs.DoctorConfig) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import io
+import itertools
 import re
 from contextlib import redirect_stderr
 from typing import Annotated, Any, Union
@@ -40,6 +41,8 @@ ONCE = {
 }
 """Flags of which all but the last would be ignored, and how to give several values."""
 DESCRIPTION = "Reinforcement learning when the agent cannot see the whole state: recurrent predictive state policies."
+ENVIRONMENT = re.compile(r"^[^-].*-v\d+$")
+"""What looks like a Gymnasium id."""
 MAX_CHARACTERS = 500
 """Length at which a message of tyro is cut."""
 NUMBERS = {"INT": "whole number", "FLOAT": "number"}
@@ -70,6 +73,8 @@ def parse(arguments: list[str]) -> Any:
             raise UsageError(f"{flag[2:].replace('-', '_')}: is given more than once; {remedy}.")
     printed = io.StringIO()
     commands = _commands(arguments)
+    if arguments[0] == "train":  # `_commands` has put the default method in its place
+        arguments = re.sub(r"\0--method[\0=]auto(?=\0|$)", "", "\0".join(arguments)).split("\0")
     try:
         with redirect_stderr(printed):
             return _plain(tyro.cli(commands, prog="rpsp", description=DESCRIPTION, args=arguments))
@@ -107,9 +112,28 @@ def _train_defaults(arguments: list[str]) -> configs.TrainConfig:
         import_plugin(plugin)
     if (method := _value("--method", arguments)) is not None:
         given["method"] = method
+    given |= _what_decides(arguments, given)
     config = configured(given, "" if file is None else f"{file}: ")
     _check_flags(arguments, find_method(config.method))
     return config
+
+
+def _what_decides(arguments: list[str], given: dict[str, Any]) -> dict[str, Any]:
+    """Return the flags on which the default method depends, if it is used: tyro reads all others later.
+
+    The environment is the first word after `train`, or else the first word that looks like a Gymnasium id.
+    """
+    if given.get("method", configs.TrainConfig.method) != configs.TrainConfig.method or "--help" in arguments:
+        return {}
+    first = next((word for word in arguments[1:2] if not word.startswith("-")), None)
+    env = first or next((word for word in arguments[1:] if ENVIRONMENT.search(word)), None)
+    found: dict[str, Any] = {} if env is None else {"env": env}
+    if (steps := _value("--steps", arguments) or "").isdigit():
+        found["steps"] = int(steps)
+    if "--env-args" in arguments:
+        after = arguments[arguments.index("--env-args") + 1 :]
+        found["env_args"] = tuple(itertools.takewhile(lambda word: not word.startswith("-") and "=" in word, after))
+    return found
 
 
 def _check_flags(arguments: list[str], method: Any) -> None:

@@ -139,8 +139,9 @@ class TrainConfig:
 
     env: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")] = None
     """A Gymnasium id (Env-v0 or module:Env-v0). Can be given in the --config file instead."""
-    method: str = "rpsi-trpo"
-    """A name from `rpsp methods`, or your own method as package.module:attribute."""
+    method: str = "auto"
+    """A name from `rpsp methods`, or your own method as package.module:attribute.
+    Default: rpsi-sac with pink noise for continuous actions and at most a million steps, otherwise rpsi-ppo."""
     sensors: tyro.conf.OmitArgPrefixes[Sensors] = Sensors()
     seed: int = 0
     """Seed of all random numbers."""
@@ -171,6 +172,8 @@ class TrainConfig:
     """Number of environments that are stepped in parallel. Default: --samples / --max-episode-steps, at most 100."""
     settings: tyro.conf.Suppress[Any] = None
     """The settings of the method, as `Method.settings` returns them."""
+    chosen: tyro.conf.Suppress[str] = ""
+    """Why this method was chosen, if none was given."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Device of the updates. Acting always runs on the CPU. auto: a GPU if there is one and it is faster."""
     threads: int | None = None

@@ -32,9 +32,9 @@ def configured(given: Mapping[str, Any], where: str = "") -> TrainConfig:
     Raises:
         UsageError: if a name is unknown, the method does not have the setting, or a value has the wrong type.
     """
-    given = {name.replace("-", "_"): value for name, value in given.items()}
+    given = with_default_method({name.replace("-", "_"): value for name, value in given.items()})
     own, sensors = (_hints(cls) for cls in (TrainConfig, Sensors))
-    method = find_method(checked(f"{where}method", given.get("method", TrainConfig.method), str))
+    method = find_method(checked(f"{where}method", given["method"], str))
     known = {**own, **sensors, **{name: setting.type for name, setting in method.known.items()}}
     del known["sensors"], known["settings"]
     for name in given:
@@ -57,6 +57,21 @@ def configured(given: Mapping[str, Any], where: str = "") -> TrainConfig:
         return {name: value for name, value in given.items() if name in names}
 
     return TrainConfig(**part(own), sensors=Sensors(**part(sensors)), settings=method.settings(**part(method.known)))
+
+
+def with_default_method(given: Mapping[str, Any], factory: Any = None) -> dict[str, Any]:
+    """Return flat settings with the default method, its settings and the reason, if they name no method.
+
+    Args:
+        given: values by name, with underscores.
+        factory: a function that makes the environment, instead of `env`.
+    """
+    if given.get("method", TrainConfig.method) != TrainConfig.method:
+        return dict(given)
+    from rpsp.experiments.defaults import choice_for  # start-up time of --help: imports gymnasium and MuJoCo
+
+    chosen = choice_for(given.get("env") if factory is None else factory, given)
+    return {**chosen.settings, "chosen": chosen.when, **given, "method": chosen.method}
 
 
 def setting_names(methods: Iterable[str] = ()) -> set[str]:

@@ -99,16 +99,23 @@ def judged(config: TrainConfig, directory: Path, metrics: list[Record]) -> Diagn
         predictive=method.belief.predictive,
         off_policy=method.algorithm.off_policy,
         records=tuple(record for record in metrics if "iteration" in record),
-        threshold=_threshold(config.env),
+        threshold=_threshold(config.env, config.max_episode_steps),
     )
     found = (rule.check(evidence) for rule in RULES)
     return Diagnosis(tuple(finding for finding in found if finding is not None), _summary(evidence))
 
 
-def _threshold(env: str | None) -> float | None:
-    """Return the return at which Gymnasium regards a task as solved, or None."""
+def _threshold(env: str | None, limit: int | None) -> float | None:
+    """Return the return at which Gymnasium regards a task as solved. None if it is unknown, or episodes are shorter.
+
+    Args:
+        env: the Gymnasium id.
+        limit: the maximum length of an episode in this run.
+    """
     spec = gymnasium.registry.get((env or "").rpartition(":")[2])
-    return None if spec is None else spec.reward_threshold
+    if spec is None or (limit is not None and limit < (spec.max_episode_steps or 0)):
+        return None
+    return spec.reward_threshold
 
 
 def _summary(evidence: Evidence) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 
 from rpsp.experiments.commands import train_command
 from rpsp.experiments.config import TrainConfig
+from rpsp.experiments.defaults import CONTINUOUS, DISCRETE
 from rpsp.experiments.words import number
 from rpsp.training.state import Record
 
@@ -250,23 +251,18 @@ def _never_moved(run: Evidence) -> Problem | None:
 
 def _other_exploration(run: Evidence) -> tuple[str, str]:
     """Return what to try for a run that does not find rewards, and the command."""
-    if run.off_policy:
+    if run.setting("pink_noise", 0.0) > 0:
         return (
             "train on the full observation. If that does not learn either, the task is at fault (reward, horizon), "
             "not partial observability.",
             run.train(observe="all"),
         )
-    continuous = np.isfinite(run.column("log_std")).any()
-    if continuous:
-        return "use SAC, which explores longer; if it fails too, train with `--observe all`.", run.train(
-            method="rpsi-sac"
-        )
-    if run.config.method == "rpsi-ppo":
-        return (
-            "train on the full observation. If that does not learn either, the task is at fault (reward, horizon).",
-            run.train(observe="all"),
-        )
-    return "use PPO; if it fails too, train with `--observe all`.", run.train(method="rpsi-ppo")
+    continuous = run.off_policy or np.isfinite(run.column("log_std")).any()
+    best = CONTINUOUS if continuous else DISCRETE
+    return (
+        "explore farther, with noise that is correlated in time; if that fails too, train with `--observe all`.",
+        run.train(method=best.method, **best.settings),
+    )
 
 
 def _disturbed(run: Evidence) -> Problem | None:

@@ -59,7 +59,7 @@ RESULT_FILE = re.compile(r"-?[0-9]+\.json|.+\.result\.json")
 UNLABELLED = {
     "env", "method", "seed", "seeds", "iterations", "steps", "minutes", "device", "threads", "step_timeout", "out",
     "config", "plugin", "tensorboard", "logger", "eval_every", "eval_episodes", "stop_at_return", "max_hours",
-    "compilation_cache", "json", "quiet",
+    "chosen", "compilation_cache", "json", "quiet",
 }  # fmt: skip
 """Settings that do not distinguish methods: names, lengths, and how and where a run was computed."""
 

@@ -16,11 +16,12 @@ from rpsp.experiments.callbacks.asked_for import asked_for
 from rpsp.experiments.callbacks.base import Callback, Hooks
 from rpsp.experiments.compilation import compilation_cached
 from rpsp.experiments.config import TrainConfig
-from rpsp.experiments.configure import configured
+from rpsp.experiments.configure import configured, with_default_method
 from rpsp.experiments.diagnosis import closing_lines
 from rpsp.experiments.execution import train_runs, train_seeds
 from rpsp.experiments.files import Say, free_directory, read_json, record_settings, write_json
 from rpsp.experiments.finished_runs import Run, Runs
+from rpsp.experiments.labels import flat_settings, method_label
 from rpsp.experiments.locks import InUse
 from rpsp.experiments.plugins import import_plugin, plugin_flag
 from rpsp.experiments.progress import Pace, Show, line
@@ -43,7 +44,8 @@ def train(
 
     Args:
         env: a Gymnasium id, or a function without arguments that returns an environment.
-        method: a name from `rpsp methods`, or your own method as `package.module:attribute`.
+        method: a name from `rpsp methods`, or your own method as `package.module:attribute`. Default: chosen by the
+            action space and the number of steps (`rpsp.experiments.defaults`).
         verbose: whether to print one line per iteration.
         out: the run directory. Default: runs/ENV__METHOD__SEED__TIME.
         callbacks: instances of `rpsp.callbacks.Callback`. Not with several seeds.
@@ -64,7 +66,8 @@ def train(
             "returns an environment, such as lambda: MyEnv()."
         )
     name = env if isinstance(env, str) else FACTORY
-    config = configured({"env": name, "method": method, "out": None if out is None else str(out), **settings})
+    given = {"env": name, "method": method, "out": None if out is None else str(out), **settings}
+    config = configured(given if isinstance(env, str) else with_default_method(given, env))
     say = (lambda line: print(line, flush=True)) if verbose else (lambda line: None)
 
     def show(record: Record, pace: Pace) -> None:
@@ -116,6 +119,9 @@ def start(config: TrainConfig, say: Say, show: Show, factory: Any = None, callba
     seeds = f"s{config.seed}" if config.seeds == 1 else f"s{config.seed}-{config.seed + config.seeds - 1}"
     method = config.method.replace(":", "_")
     directory = free_directory(config.out, f"{stem}__{method}__{seeds}")
+    if config.chosen:
+        label = method_label(flat_settings(dataclasses.asdict(config)))
+        say(f"trains {label}: the default for {config.chosen}; `rpsp methods` lists others, for --method")
     with compilation_cached(config.compilation_cache), _resume_hint(resolved, directory, new=True):
         _claim(directory, resolved)
         if config.seeds > 1:

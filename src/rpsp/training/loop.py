@@ -53,7 +53,7 @@ def begin(recipe: Recipe, envs: VectorEnv, settings: TrainingSettings) -> tuple[
         The run before its first iteration, and its record.
 
     Raises:
-        UsageError: if the algorithm needs bounded continuous actions and the environment has others.
+        UsageError: if the algorithm needs bounds of continuous actions and the environment has none.
     """
     belief, algorithm = recipe
     if (settings.refit_before or settings.refit_when is not None) and belief.can_refit:
@@ -286,12 +286,10 @@ def _policy(
 
 
 def _check_bounds(envs: VectorEnv) -> None:
-    """Raise a `UsageError` if actions are not continuous or not bounded, as a tanh policy needs."""
+    """Raise a `UsageError` if actions are continuous and not bounded; a tanh policy needs bounds."""
     space, units = envs.single_action_space, action_units(envs)
     if isinstance(units, ActionSymbols):
-        raise UsageError(
-            f"sac: takes actions that are numbers, and those of the environment are in {space}; try rpsi-ppo."
-        )
+        return
     if not (np.isfinite(units.low).all() and np.isfinite(units.high).all()):
         raise UsageError(
             f"sac: acts between bounds, and the actions of the environment are in {space}; give them bounds there, or try "

@@ -198,9 +198,11 @@ def collect_together(
     envs: VectorEnv,
     *,
     scalings: Sequence[Scaling | OneHot],
-    samples: int,
+    samples: int | None = None,
+    episodes: int | None = None,
     seeds: Sequence[int],
     iteration: int,
+    deterministic: bool = False,
     drop_raising: bool = True,
     learner: Interleaved | None = None,
     pink_noise: Sequence[float] = (),
@@ -212,8 +214,10 @@ def collect_together(
         envs: the environments. Each agent gets the same number of rows.
         scalings: scaling of each agent's observations.
         samples: as in `collect`, for each agent.
+        episodes: as in `collect`, for each agent.
         seeds: the seed of each agent's run.
         iteration: the iteration of the runs.
+        deterministic: whether to take the most probable actions instead of sampling.
         drop_raising: as in `explore`.
         learner: the agents, if they learn while episodes are in progress.
         pink_noise: as in `collect`, of each agent. Default: 0.
@@ -223,12 +227,12 @@ def collect_together(
     """
     count = len(seeds)
     return _collect(
-        lockstep(agents, False, count) if learner is None else learner,
+        lockstep(agents, deterministic, count) if learner is None else learner,
         trees.take(agents.filter, 0),
         envs,
         encode=_encoder(scalings, envs.num_envs // count),
         samples=samples,
-        episodes=None,
+        episodes=episodes,
         seeds=seeds,
         iteration=iteration,
         keep_states=True,

@@ -177,7 +177,7 @@ def _differences(title: str, results: Sequence[Result], what: str, about: str) -
     return folded(title, about + (f"; {len(unlike)} differ" if unlike else ""), body) if names else ""
 
 
-UNSHOWN = {"json", "quiet", "out", "seeds", "config", "compilation_cache"}
+UNSHOWN = {"chosen", "json", "quiet", "out", "seeds", "config", "compilation_cache"}
 """Settings that are not shown because they do not affect the result."""
 LABELS = {"env", "method", "seed"}
 """Settings that are already part of a run's name."""
