@@ -229,7 +229,7 @@ def _closed_loop(figures: dict[str, Any], into: Path) -> str:
     lines = []
     for row in figures["rows"]:
         share = "" if row["share"] is None else f", feedback {row['share']:.0%}"
-        lines.append([f"{row['system']}{share}", row["fitted to"], *(f"{row[name]:.3g}" for name in names)])
+        lines.append([f"{row['system']}{share}", row["fitted to"], *(f"{row[name]:.4f}" for name in names)])
     head = ["system", "fitted to", *names.values()]
     return "\n".join(["## Closed-loop data\n", _doc("closed_loop"), table(head, lines)])
 

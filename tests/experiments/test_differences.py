@@ -36,13 +36,19 @@ def test_figures_come_from_the_files(figures: differences.Figures) -> None:
 
 
 def test_a_figure_without_runs_is_an_error(figures: differences.Figures) -> None:
-    for expression in ('area("Hopper", "fm5")', 'area("Hopper", "fm2", 151)', 'tuned("some", 6, {"refit_epochs": 1}, 100)'):
+    for expression in (
+        'area("Hopper", "fm5")',
+        'area("Hopper", "fm2", 151)',
+        'tuned("some", 6, {"refit_epochs": 1}, 100)',
+    ):
         with pytest.raises(ValueError, match="there is no run"):
             differences.rendered("{{" + expression + "}}", figures)
 
 
 def test_only_paragraphs_and_items_are_wrapped() -> None:
-    text = "# Head\n\nsome words\nthat go on\n\n- an item\n  of a list\n- another\n\n| a | b |\n|---|---|\n\n[link]: x#y\n"
+    text = (
+        "# Head\n\nsome words\nthat go on\n\n- an item\n  of a list\n- another\n\n| a | b |\n|---|---|\n\n[link]: x#y\n"
+    )
     assert differences.wrapped(text, 14).splitlines() == [
         "# Head", "", "some words", "that go on", "", "- an item of a", "  list", "- another", "", "| a | b |", "|---|---|", "",
         "[link]: x#y",
