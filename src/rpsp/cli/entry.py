@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from rpsp import sentinel
-from rpsp.cli import belief, comparing, other, sweeps, training
+from rpsp.cli import belief, comparing, other, sharing, sweeps, training, tuning
 from rpsp.cli.parsing import parse
 from rpsp.cli.printing import flush, replace_unprintable
 from rpsp.errors import PENDING, RpspError, Terminated, refuse_windows
@@ -24,6 +24,7 @@ HANDLERS: dict[type, Callable[[Any], None]] = {
     configs.ResumeConfig: training.resume,
     configs.SweepConfig: sweeps.sweep,
     configs.PaperConfig: sweeps.paper,
+    configs.TuneConfig: tuning.tune,
     configs.EvalConfig: comparing.evaluate,
     configs.CompareConfig: comparing.compare,
     configs.ReportConfig: comparing.report,
@@ -33,6 +34,10 @@ HANDLERS: dict[type, Callable[[Any], None]] = {
     configs.ForecastConfig: belief.forecast,
     configs.WatchConfig: other.watch,
     configs.ExportConfig: other.export,
+    configs.PackConfig: sharing.pack,
+    configs.PushConfig: sharing.push,
+    configs.PullConfig: sharing.pull,
+    configs.ServeConfig: sharing.serve,
     configs.MethodsConfig: other.methods,
     configs.DoctorConfig: other.doctor,
 }

@@ -17,6 +17,8 @@ from rpsp.algorithms.policies import Agent
 from rpsp.data.scaling import OneHot, Scaling
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.checkpoints import check_fit
+from rpsp.experiments.notebooks import described
+from rpsp.experiments.packs import read_pack
 from rpsp.experiments.resolve import environment_maker, read_config
 from rpsp.experiments.run_directory import RunDirectory, warn
 from rpsp.experiments.spaces import check_spaces, read_spaces
@@ -204,6 +206,15 @@ class TrainedAgent:
             if own:
                 envs.close()
 
+    def _repr_html_(self) -> str:
+        rows = {
+            "filter": f"{type(self.agent.filter).__name__}, {self.agent.filter.size} state dimensions",
+            "policy": type(self.agent.policy).__name__,
+            **{f"{name}s": str(space) for name, space in self.spaces.items()},
+            "trained for": f"{self.checkpoint} iterations, seed {self.seed}",
+        }
+        return described("TrainedAgent", rows)
+
     def environments(self, count: int, **given: Any) -> VectorEnv:
         """Return a vector environment like that of the training, with `count` environments."""
         if self.make_envs is None:
@@ -230,18 +241,20 @@ def _numbers(observation: Any) -> np.ndarray:
 def load(
     directory: str | Path, checkpoint: str | int = "last", *, say: Callable[[str], None] | None = None
 ) -> TrainedAgent:
-    """Load the agent of a run directory.
+    """Load the agent of a run directory, or of a file that `rpsp pack` wrote.
 
     Args:
-        directory: a run directory of `rpsp train`.
+        directory: a run directory of `rpsp train`, or a file of `rpsp pack`.
         checkpoint: "last", "best", or a number of iterations. "last" is the newest checkpoint that is not damaged.
         say: called with a sentence for every damaged checkpoint that is skipped. Default: issue a warning.
 
     Raises:
-        FileFormatError: if the directory is not a run directory, or its files are damaged.
+        FileFormatError: if it is neither a run directory nor a packed agent, or is damaged.
         UsageError: if there is no such checkpoint.
     """
     path = Path(directory)
+    if path.is_file():
+        return _packed(path, checkpoint)
     config = read_config(path)
     agent, scaling, number = RunDirectory(path).agent(checkpoint, say or warn)
     spaces = read_spaces(path)
@@ -251,3 +264,13 @@ def load(
     except ValueError as error:
         raise FileFormatError(f"{path}: spaces.json does not fit checkpoint {number} ({error}).") from error
     return TrainedAgent(agent, scaling, units, environment_maker(config), number, config.seed, first, spaces)
+
+
+def _packed(path: Path, checkpoint: str | int) -> TrainedAgent:
+    """Load the agent of a file that `rpsp pack` wrote. It has only one checkpoint."""
+    pack = read_pack(path)
+    if checkpoint not in ("last", "best", pack.checkpoint):
+        raise UsageError(f"checkpoint: {checkpoint!r} is not {pack.checkpoint}, the only one in {path}.")
+    first, units = int(getattr(pack.spaces["observation"], "start", 0)), units_of(pack.spaces["action"])
+    make_envs, seed = environment_maker(pack.config), pack.config.seed
+    return TrainedAgent(pack.agent, pack.scaling, units, make_envs, pack.checkpoint, seed, first, pack.spaces)

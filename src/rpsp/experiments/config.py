@@ -234,8 +234,8 @@ class ResumeConfig:
 class EvalConfig:
     """Evaluate a trained agent: play episodes and report their returns."""
 
-    directory: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
-    """A run directory of `rpsp train`."""
+    directory: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR|FILE")]
+    """A run directory of `rpsp train`, or a file of `rpsp pack`."""
     episodes: int = 10
     """Number of episodes."""
     checkpoint: str = "last"
@@ -296,6 +296,90 @@ class ExportConfig:
 
 
 @dataclass(frozen=True)
+class PackConfig:
+    """Pack the agent of a run into one file with a model card, to share it. `rpsp.load` and `rpsp eval` read it."""
+
+    directory: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+    """A run directory of `rpsp train`."""
+    file: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")] = None
+    """The file to write. Default: the name of the run directory with the suffix .rpsp, in the current directory."""
+    checkpoint: str = "last"
+    """Checkpoint to pack: last, best, or a number of iterations."""
+    episodes: int = 20
+    """Number of new episodes for the return in the card. 0: the agent is not evaluated."""
+    licence: str = "unspecified"
+    """The licence under which the agent is shared, such as cc-by-4.0."""
+    plugin: str | None = None
+    """Modules to import first, as a,b: those that register environments, or classes that checkpoints contain."""
+    json: bool = False
+    """Print the results as one JSON object on the last line."""
+    quiet: bool = False
+    """Print errors only (and the JSON object with --json)."""
+
+
+@dataclass(frozen=True)
+class PushConfig:
+    """Upload a packed agent and its model card to the Hugging Face hub (extra `hub`). Log in with `hf auth login` first."""
+
+    file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """A file of `rpsp pack`."""
+    repository: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="USER/NAME")]
+    """The repository. It is created if it does not exist."""
+    private: bool = False
+    """Make a new repository private."""
+    json: bool = False
+    """Print the results as one JSON object on the last line."""
+    quiet: bool = False
+    """Print errors only (and the JSON object with --json)."""
+
+
+@dataclass(frozen=True)
+class PullConfig:
+    """Download a packed agent from the Hugging Face hub (extra `hub`), and check it."""
+
+    repository: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="USER/NAME")]
+    """The repository."""
+    file: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")] = None
+    """The file to write. Default: NAME.rpsp in the current directory."""
+    revision: str | None = None
+    """A branch, a tag or a commit. Default: the newest."""
+    json: bool = False
+    """Print the results as one JSON object on the last line."""
+    quiet: bool = False
+    """Print errors only (and the JSON object with --json)."""
+
+
+@dataclass(frozen=True)
+class ServeConfig:
+    """Serve a trained agent by HTTP and WebSocket, for controllers that are not Python. Ends with Ctrl-C.
+
+    At an address that other machines can reach, requests need a token: the value of RPSP_TOKEN, or a random one that is
+    printed. The service does not encrypt; put it behind a proxy that does.
+    """
+
+    agent: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE|DIR")]
+    """A file of `rpsp pack`, or a run directory of `rpsp train`."""
+    checkpoint: str = "last"
+    """Checkpoint to load: last, best, or a number of iterations."""
+    host: str = "127.0.0.1"
+    """Address to listen at. Default: only this machine can connect."""
+    port: int = 8765
+    """Port to listen at. 0: any free one."""
+    sessions: int = 256
+    """Maximum number of sessions at the same time."""
+    rate: float = 2000.0
+    """Maximum number of requests of a connection per second."""
+    idle: float = 600.0
+    """Seconds after which an idle connection is closed, and an unused session gives way to a new one."""
+    plugin: str | None = None
+    """Modules to import first, as a,b: those that register environments, or classes that checkpoints contain."""
+    json: bool = False
+    """Print the address, and the token if it was made, as one JSON object when the service is ready."""
+    quiet: bool = False
+    """Print errors only (and the JSON object with --json)."""
+
+
+@dataclass(frozen=True)
 class SweepConfig:
     """Train all runs of a sweep. Interrupted runs are resumed, finished runs are skipped."""
 
@@ -311,6 +395,49 @@ class SweepConfig:
     """local: processes on this machine. ray: a running Ray cluster (extra `ray`)."""
     address: str | None = None
     """Address of the Ray cluster, such as 10.0.0.1:6379. Default: the cluster that this machine belongs to."""
+    json: bool = False
+    """Print the results as one JSON object on the last line."""
+    quiet: bool = False
+    """Print errors only (and the JSON object with --json)."""
+
+
+@dataclass(frozen=True)
+class TuneConfig:
+    """Search for good settings with Optuna (extra `tune`). The same command continues an interrupted search.
+
+    The first trial is the default setting. At the end, the best setting is compared with it on new seeds.
+    """
+
+    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV|FILE")]
+    """A Gymnasium id, or a TOML file of the settings of `rpsp train` with a table [space] of the values to try."""
+    method: str | None = None
+    """A name from `rpsp methods`, or your own method as package.module:attribute. Default: as `rpsp train`."""
+    sensors: tyro.conf.OmitArgPrefixes[Sensors] = Sensors()
+    iterations: int | None = None
+    """Number of iterations of a trial. Default: as `rpsp train`."""
+    steps: int | None = None
+    """Number of environment steps of a trial, exploration included, instead of --iterations."""
+    trials: int = 40
+    """Number of trials, the default setting included."""
+    seeds: int = 2
+    """Number of seeds of a trial. Its value is their mean return over the last ten iterations."""
+    first_seed: int = 100
+    """The first of these seeds. Claims are made on others."""
+    pruner: Literal["median", "hyperband", "none"] = "median"
+    """When bad trials are ended early. median: after a quarter and a half of the iterations.
+    hyperband: after a ninth and a third. none: never."""
+    verify: int = 5
+    """Number of new seeds (from 1000) on which the best setting is compared with the default. 0: none."""
+    jobs: int | None = None
+    """Number of runs to train at the same time. Default: one for each core."""
+    backend: Literal["local", "ray"] = "local"
+    """local: processes on this machine. ray: a running Ray cluster (extra `ray`)."""
+    address: str | None = None
+    """Address of the Ray cluster, such as 10.0.0.1:6379. Default: the cluster that this machine belongs to."""
+    plugin: str | None = None
+    """Modules to import first, as a,b: those that register environments, or define methods."""
+    out: str | None = None
+    """Directory of the search. Default: runs/tune-ENV__METHOD."""
     json: bool = False
     """Print the results as one JSON object on the last line."""
     quiet: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +47,27 @@ def read_config(directory: Path, known: Collection[str] = ()) -> TrainConfig:
     if not (directory / "config.json").exists():
         what = "contains no config.json" if directory.is_dir() else "is not a directory"
         raise FileFormatError(f"{directory}: {what}; give a run directory of `rpsp train`.")
-    content = read_json(directory / "config.json")
+    return config_of(read_json(directory / "config.json"), directory / "config.json", known)
+
+
+def config_of(content: Mapping[str, Any], path: Path, known: Collection[str] = ()) -> TrainConfig:
+    """Return the resolved configuration with the content of a config.json.
+
+    Args:
+        content: the content of the file.
+        path: the file, for error messages.
+        known: names of modules that may be imported.
+
+    Raises:
+        UnknownModules: if the content names other modules.
+        FileFormatError: if it is not the configuration of a run.
+    """
     try:
         given = content | content["sensors"] | content["settings"]
         del given["sensors"], given["settings"]
         modules = named_modules(given["plugin"], given["method"], given["env"])
         if unknown := [name for name in modules if name not in sys.modules and name not in known]:
-            raise UnknownModules(directory, unknown, modules)
+            raise UnknownModules(path, unknown, modules)
         import_plugin(given["plugin"])
         config = configured(upgraded(given, find_method(given["method"]).known))
         missing = [name for name in AMOUNTS if getattr(config, name) is None]
@@ -63,17 +77,15 @@ def read_config(directory: Path, known: Collection[str] = ()) -> TrainConfig:
     except UnknownModules:
         raise
     except (UsageError, KeyError, TypeError, AttributeError) as error:
-        raise FileFormatError(
-            f"{directory / 'config.json'}: is not the configuration of an `rpsp train` run ({error})."
-        ) from error
+        raise FileFormatError(f"{path}: is not the configuration of an `rpsp train` run ({error}).") from error
 
 
 class UnknownModules(UsageError):
-    """Error for a run directory that names modules that are not imported. The user must allow their import."""
+    """Error for a file that names modules that are not imported. The user must allow their import."""
 
-    def __init__(self, directory: Path, unknown: Sequence[str], all_of_them: Sequence[str]):
+    def __init__(self, path: Path, unknown: Sequence[str], all_of_them: Sequence[str]):
         super().__init__(
-            f"plugin: {directory / 'config.json'} names {','.join(unknown)!r}, which is not imported without "
+            f"plugin: {path} names {','.join(unknown)!r}, which is not imported without "
             f"permission; if you trust it, give --plugin {shlex.quote(','.join(all_of_them))} (or import it in Python)."
         )
 

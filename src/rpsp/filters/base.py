@@ -406,7 +406,7 @@ class Concatenated(AbstractFilter):
     def baseline_view(self) -> Float[Numbers, "q x"] | None:
         """Block-diagonal, as `view`."""
         views = [f.baseline_view for f in (self.first, self.second)]
-        if views == [None, None]:
+        if all(v is None for v in views):
             return None
         sizes = self.first.size, self.second.size
         return block_diag(*(np.eye(n) if v is None else v for n, v in zip(sizes, views, strict=True)))

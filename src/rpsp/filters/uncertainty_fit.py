@@ -244,7 +244,7 @@ def fit_propagation(fitted: Steps, noise: Noise) -> Propagation:
     # x = Uᵀ D⁻¹ (q − mean) in standardised coordinates: T = D U maps x back, and U is orthonormal there. The number of
     # directions is that of every refit. Those that innovations do not move are 0.
     U = (vectors * (values > 1e-7 * values[-1]))[:, -REDUCED:]
-    limit = 3.0 * np.maximum((states @ U).std(axis=0), 0.1)
+    limit = np.maximum((states @ U).std(axis=0), 0.1)  # without any reading, a state is as uncertain as it varies
     return Propagation(A=U.T @ A @ U, B=U.T @ B, C=C @ U, T=spread[:, None] * U, limit=limit)
 
 
