@@ -512,7 +512,13 @@ def _sweep_overhead(figures: dict[str, Any], into: Path) -> str:
 
 def _logging_cost(figures: dict[str, Any], into: Path) -> str:
     loggers = {name: row for name, row in figures.items() if isinstance(row, dict)}
-    columns = "metrics", "ms per iteration", "share of wall time, %", "seconds to open and close"
+    columns = (
+        "metrics",
+        "ms per iteration",
+        "share of wall time, %",
+        "ms of the thread per iteration",
+        "seconds to open and close",
+    )
     lines = [[name, *(f"{row[c]:g}" for c in columns)] for name, row in loggers.items()]
     head = [f"{figures['env']}, {figures['iterations']} iterations of {figures['method']}", *columns]
     return "\n".join(["## What loggers cost\n", _doc("logging_cost"), table(head, lines)])
