@@ -114,6 +114,20 @@ def test_states_that_no_longer_say_everything_are_used_as_well_as_they_can_be() 
     assert np.abs(outputs(lost, np.zeros((1, 1))) - at_mean).max() < 0.1 * expected.std()
 
 
+def test_aligning_the_new_states_with_the_old_ones_first_changes_nothing() -> None:
+    """No rotation before the regression helps: the regression contains all of them, also where it cannot be exact."""
+    rng = np.random.default_rng(3)
+    old = rng.normal(size=(3000, 4))
+    new = np.tanh(old @ rng.normal(size=(4, 4))) + 0.3 * rng.normal(size=(3000, 4))
+    U, _, Vt = np.linalg.svd((new - new.mean(axis=0)).T @ (old - old.mean(axis=0)))
+    aligned = new @ (U @ Vt)  # Procrustes
+    network = trained_policy(4, old).network
+    as_found, rotated = (outputs(re_expressed(network, old, x, fit_scaling(x)), x) for x in (new, aligned))
+    spread = outputs(network, old).std(axis=0).min()
+    assert np.abs(as_found - outputs(network, old)).mean() > 0.1 * spread  # something is lost
+    np.testing.assert_allclose(rotated, as_found, atol=1e-3 * spread)  # but the ridge of 1e-5 a sample
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Filters fitted again
 # ---------------------------------------------------------------------------------------------------------------------
