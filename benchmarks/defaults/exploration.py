@@ -27,8 +27,6 @@ def main() -> None:
             {"env": env, "episodes": EPISODES, "white": early(found[::2], limit), "pink": early(found[1::2], limit)}
         )
         print(rows[-1], flush=True)
-    from benchmarks.defaults.__main__ import write
-
     write(SCALES.with_name("exploration.json"), rows)
 
 
