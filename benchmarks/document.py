@@ -28,6 +28,7 @@ def write_page(results: Path, docs: Path) -> None:
     sections: dict[str, Callable[[Any, Path], str]] = {
         "learning": _learning,
         "training_speed": _training_speed,
+        "refit_speed": _refit_speed,
         "lockstep": _lockstep,
         "overlap": _overlap,
         "against_sb3": _against_sb3,
@@ -195,6 +196,23 @@ def _transfer(figures: dict[str, Any], into: Path) -> str:
     return "\n".join(["## Filters under later policies\n", _doc("transfer"), table(head, lines)])
 
 
+def _refit_speed(figures: dict[str, Any], into: Path) -> str:
+    lengths = [name for name in figures["rows"][0] if name.startswith("over_raw_")]
+    lines = [
+        [
+            f"{row['method']}, refitted",
+            f"{row['iteration_seconds']:.2f}",
+            f"{row['refit_seconds']:.1f}",
+            f"{row['bare_steps_per_second']:,.0f}",
+            *(f"{row[name]:.2f}" for name in lengths),
+        ]
+        for row in figures["rows"]
+    ]
+    over = [f"over raw physics, {name.removeprefix('over_raw_')} iterations" for name in lengths]
+    head = ["method", "iteration, s", "refit, s", "raw physics, steps/s", *over]
+    return "\n".join(["## Speed of rows that are refitted\n", _doc("refit_speed"), table(head, lines)])
+
+
 def _alignment(figures: dict[str, Any], into: Path) -> str:
     names = [name for name in figures["rows"][0] if name not in ("seed", "before")]
     lines = [[f"{row['seed']}", f"{row['before']}", *(f"{row[name]:.2g}" for name in names)] for row in figures["rows"]]
@@ -211,7 +229,7 @@ def _closed_loop(figures: dict[str, Any], into: Path) -> str:
     lines = []
     for row in figures["rows"]:
         share = "" if row["share"] is None else f", feedback {row['share']:.0%}"
-        lines.append([f"{row['system']}{share}", row["fitted to"], *(f"{row[name]:.3g}" for name in names)])
+        lines.append([f"{row['system']}{share}", row["fitted to"], *(f"{row[name]:.4f}" for name in names)])
     head = ["system", "fitted to", *names.values()]
     return "\n".join(["## Closed-loop data\n", _doc("closed_loop"), table(head, lines)])
 
@@ -512,7 +530,13 @@ def _sweep_overhead(figures: dict[str, Any], into: Path) -> str:
 
 def _logging_cost(figures: dict[str, Any], into: Path) -> str:
     loggers = {name: row for name, row in figures.items() if isinstance(row, dict)}
-    columns = "metrics", "ms per iteration", "share of wall time, %", "seconds to open and close"
+    columns = (
+        "metrics",
+        "ms per iteration",
+        "share of wall time, %",
+        "ms of the thread per iteration",
+        "seconds to open and close",
+    )
     lines = [[name, *(f"{row[c]:g}" for c in columns)] for name, row in loggers.items()]
     head = [f"{figures['env']}, {figures['iterations']} iterations of {figures['method']}", *columns]
     return "\n".join(["## What loggers cost\n", _doc("logging_cost"), table(head, lines)])

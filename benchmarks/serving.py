@@ -25,6 +25,8 @@ import numpy as np
 
 import rpsp
 
+METHOD = "rpsi-trpo"
+
 
 class Session:
     """A client with one WebSocket. Frames are written by hand, so that the client costs little."""
@@ -129,7 +131,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        run = rpsp.train(given.env, observe="positions", iterations=1, out=f"{folder}/run", verbose=False, threads=1)
+        out = f"{folder}/run"
+        run = rpsp.train(given.env, METHOD, observe="positions", iterations=1, out=out, verbose=False, threads=1)
         agent = rpsp.load(run.directory)
         cores = sorted(os.sched_getaffinity(0))
         words = ["serve", str(run.directory), "--port=0", "--json", "--quiet", "--rate=1e5"]
@@ -144,7 +147,7 @@ def main() -> None:
         finally:
             process.terminate()
             process.wait()
-    results |= {"env": given.env, "method": "rpsi-trpo", "load": round(os.getloadavg()[0], 1)}
+    results |= {"env": given.env, "method": METHOD, "load": round(os.getloadavg()[0], 1)}
     print(json.dumps(results, indent=2))
     if given.out is not None:
         given.out.write_text(json.dumps(results, indent=2) + "\n")

@@ -25,9 +25,6 @@ from rpsp.experiments.agents import TrainedAgent
 from rpsp.experiments.serving.service import Limits, Service, is_loopback
 from rpsp.experiments.serving.sessions import Bucket
 
-TOLERANCE = 1e-6
-"""Programs for another number of rows round otherwise; actions are in [-1, 1]."""
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -99,7 +96,7 @@ def test_sessions_at_the_same_time_act_as_predict(agent: TrainedAgent) -> None:
 
     found = with_service(agent, talk)
     expected = [predicted(agent, observations, {0, 7}) for observations in given]
-    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
+    np.testing.assert_array_equal(found, expected)  # one compiled program
     assert np.ptp(np.array(expected)) > 0.01
 
 
@@ -211,7 +208,7 @@ def test_what_is_malformed_or_too_large_is_refused_alone(agent: TrainedAgent) ->
 
     found = with_service(agent, talk)
     assert len(found) >= 3
-    np.testing.assert_allclose(found, predicted(agent, given[: len(found)]), rtol=0, atol=TOLERANCE)
+    np.testing.assert_array_equal(found, predicted(agent, given[: len(found)]))
 
 
 def test_a_flood_is_refused_and_nobody_else_suffers(agent: TrainedAgent) -> None:
@@ -259,18 +256,6 @@ def test_sessions_are_bounded_and_idle_ones_give_way(agent: TrainedAgent) -> Non
     assert again[0] == 201 and gone[0] == 404
 
 
-def test_a_session_answers_one_observation_after_the_other(agent: TrainedAgent) -> None:
-    observation = {"observation": episodes(agent, 1, 1)[0, 0].tolist()}
-
-    async def talk(port: int) -> Any:
-        one, other = await Client.to(port), await Client.to(port)
-        path = "/sessions/" + (await one.ask("POST", "/sessions"))[1]["session"]
-        both = await asyncio.gather(one.ask("POST", path, observation), other.ask("POST", path, observation))
-        return sorted(status for status, _ in both)
-
-    assert with_service(agent, talk) in ([200, 200], [200, 400])
-
-
 def test_a_token_is_needed_if_one_is_given(agent: TrainedAgent) -> None:
     async def talk(port: int) -> Any:
         found = []
@@ -300,6 +285,7 @@ def test_a_bucket_lets_through_its_rate() -> None:
     assert [bucket.take() for _ in range(4)] == [True, True, True, False]
 
 
+@pytest.mark.slow
 def test_the_command_serves_until_it_is_stopped(run: Path, tmp_path: Path) -> None:
     code = f"import tasks; from rpsp.cli import main; main(['serve', {str(run)!r}, '--port', '0', '--json', '--quiet'])"
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

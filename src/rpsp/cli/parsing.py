@@ -14,20 +14,21 @@ import tyro
 
 from rpsp.errors import UsageError
 from rpsp.experiments import config as configs
+from rpsp.experiments import config_sharing, config_tuning
 from rpsp.experiments.plugins import import_plugin
 
 COMMANDS = {
     "train": configs.TrainConfig,
     "resume": configs.ResumeConfig,
     "sweep": configs.SweepConfig,
-    "tune": configs.TuneConfig,
+    "tune": config_tuning.TuneConfig,
     "eval": configs.EvalConfig,
     "watch": configs.WatchConfig,
     "export": configs.ExportConfig,
-    "pack": configs.PackConfig,
-    "push": configs.PushConfig,
-    "pull": configs.PullConfig,
-    "serve": configs.ServeConfig,
+    "pack": config_sharing.PackConfig,
+    "push": config_sharing.PushConfig,
+    "pull": config_sharing.PullConfig,
+    "serve": config_sharing.ServeConfig,
     "fit": configs.FitConfig,
     "inspect": configs.InspectConfig,
     "forecast": configs.ForecastConfig,
@@ -120,6 +121,8 @@ def _train_defaults(arguments: list[str]) -> configs.TrainConfig:
     given |= _what_decides(arguments, given)
     config = configured(given, "" if file is None else f"{file}: ")
     _check_flags(arguments, find_method(config.method))
+    if config.chosen and "--help" in arguments:  # the environment is not known
+        config = dataclasses.replace(config, method=configs.TrainConfig.method)
     return config
 
 

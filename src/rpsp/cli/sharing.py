@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 
 from rpsp.cli.printing import print_json, speaker
-from rpsp.experiments import config as configs
+from rpsp.experiments import config_sharing as configs
 from rpsp.experiments.plugins import import_plugin
 from rpsp.experiments.words import number
 

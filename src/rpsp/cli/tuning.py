@@ -10,10 +10,11 @@ from typing import Any
 from rpsp.cli.printing import print_json, speaker
 from rpsp.errors import RpspError, UsageError
 from rpsp.experiments import config as configs
+from rpsp.experiments import config_tuning
 from rpsp.experiments.words import mean_with_error, number
 
 
-def tune(config: configs.TuneConfig) -> None:
+def tune(config: config_tuning.TuneConfig) -> None:
     """Search for settings."""
     from rpsp.experiments.sweeps import open_backend  # loads numpy: start-up time of --help
     from rpsp.experiments.tuning.page import write_page
@@ -52,7 +53,7 @@ def tune(config: configs.TuneConfig) -> None:
     print_json(config.json, results)
 
 
-def _plan(config: configs.TuneConfig) -> Any:
+def _plan(config: config_tuning.TuneConfig) -> Any:
     """Return the plan of a command: the file's settings, if it is one, then the flags."""
     from rpsp.experiments.configure import configured, read_toml  # loads jax: start-up time of --help
     from rpsp.experiments.plugins import import_plugin

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from gymnasium.spaces import Space
 from gymnasium.vector import VectorEnv
 
 from rpsp.algorithms.policies import Agent
-from rpsp.data.scaling import Encoding, row_shape
+from rpsp.data.scaling import Encoding, OneHot, Scaling, row_shape
 from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments.checkpoints import check_fit
 from rpsp.experiments.notebooks import described
@@ -41,6 +42,20 @@ class ActingState(NamedTuple):
     """Number of steps since the episode started."""
     episodes: np.ndarray
     """Number of the episode among all episodes this agent has started. The noise of actions derives from it."""
+
+
+class _Fixed(NamedTuple):
+    """What `predict` needs of a filter and a scaling. Equinox takes longer to look it up than the step takes."""
+
+    shape: tuple[int, ...]
+    """Shape of an observation."""
+    size: int
+    """Size of a state."""
+    gaps: bool
+    """Whether NaN is a missing reading."""
+    q0: np.ndarray
+    encode: Callable[[np.ndarray], np.ndarray]
+    """The scaling of observations."""
 
 
 @dataclass(eq=False)
@@ -153,7 +168,8 @@ class TrainedAgent:
                 agent that was not trained with missing readings.
         """
         readings = _numbers(observation) - self.first
-        shape = row_shape(self.scaling)
+        fixed = self._fixed
+        shape = fixed.shape
         single = readings.shape == shape
         if not single and readings.shape[1:] != shape:
             raise UsageError(
@@ -163,13 +179,13 @@ class TrainedAgent:
             raise UsageError(f"observation: is empty, with shape {readings.shape}; give at least one row.")
         self._check_finite(readings, observation)
         rows = 1 if single else len(readings)
-        seen = self.scaling.encode(readings.reshape(rows, -1)).astype(np.float32)
+        seen = fixed.encode(readings.reshape(rows, -1)).astype(np.float32)
         starts = np.asarray(episode_start, bool)
         if starts.size not in (1, rows):
             raise UsageError(f"episode_start: has {starts.size} environments, but the observation has {rows}.")
         starts = np.broadcast_to(starts.reshape(-1), rows) | (state is None)
         if state is None:
-            q = np.broadcast_to(np.asarray(self.agent.filter.init(), np.float32), (rows, self.agent.filter.size))
+            q = np.broadcast_to(fixed.q0, (rows, fixed.size))
             nothing = np.zeros(rows, np.int64)
             state = ActingState(q, np.zeros((rows, self.units.size), np.float32), nothing, nothing)
         self._check_state(state)
@@ -189,9 +205,20 @@ class TrainedAgent:
         """Names of the observations in figures: of an image, those of its coordinates. None if there are none."""
         return self.structure.coordinate_names(self.scaling)
 
+    @cached_property
+    def _fixed(self) -> _Fixed:
+        filter, scaling = self.agent.filter, self.scaling
+        q0 = np.asarray(filter.init(), np.float32)
+        if isinstance(scaling, OneHot):
+            return _Fixed((), filter.size, filter.accepts_gaps, q0, scaling.encode)
+        if not isinstance(scaling, Scaling):
+            return _Fixed(row_shape(scaling), filter.size, filter.accepts_gaps, q0, scaling.encode)
+        mean, scale = np.asarray(scaling.mean), np.asarray(scaling.scale)
+        return _Fixed(mean.shape, filter.size, filter.accepts_gaps, q0, lambda x: (x - mean) / scale)
+
     def _check_finite(self, readings: np.ndarray, observation: Any) -> None:
         """Raise `UsageError` if an observation is infinite, or NaN for an agent that was not trained to miss readings."""
-        gaps = self.agent.filter.accepts_gaps
+        gaps = self._fixed.gaps
         if np.isinf(readings).any() or (not gaps and np.isnan(readings).any()):
             raise UsageError(
                 f"observation: {np.asarray(observation).tolist()} contains NaN or infinite values, from which the "
@@ -211,10 +238,10 @@ class TrainedAgent:
                 "to start."
             )
         sizes = np.shape(state.q)[1:], np.shape(state.executed)[1:]
-        if sizes != ((self.agent.filter.size,), (self.units.size,)):
+        if sizes != ((self._fixed.size,), (self.units.size,)):
             raise UsageError(
                 f"state: belongs to another agent: its q has shape {sizes[0]} and its action {sizes[1]}, but this "
-                f"agent has ({self.agent.filter.size},) and ({self.units.size},); keep one state per agent, "
+                f"agent has ({self._fixed.size},) and ({self.units.size},); keep one state per agent, "
                 "and start with None."
             )
 

@@ -141,12 +141,26 @@ def _exploration(config: TrainConfig) -> dict[str, int]:
     return {name: value for name in EXPLORATION if (value := getattr(config, name)) is not None}
 
 
-def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
+def episode_limit(make_envs: Callable[..., Any]) -> int | None:
+    """Return the maximum length of an episode, found by making one environment. None if there is no limit."""
+    envs = make_envs(1)
+    try:
+        return max_episode_steps(envs)
+    finally:
+        envs.close()
+
+
+def resolve(
+    config: TrainConfig,
+    make_envs: Callable[..., Any],
+    limit_of: Callable[[Callable[..., Any]], int | None] = episode_limit,
+) -> TrainConfig:
     """Fill in the settings that are None: the paper's values on its tasks, otherwise values that fit the episodes.
 
     Args:
         config: the configuration.
-        make_envs: makes the environments of the configuration. One is made to find the maximum length of an episode.
+        make_envs: makes the environments of the configuration.
+        limit_of: finds the maximum length of an episode of these. A sweep remembers it for runs with equal environments.
 
     Raises:
         UsageError: if a value is out of range, or the environment has no time limit.
@@ -158,11 +172,7 @@ def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
             raise UsageError(f"{name}: {value} is not a whole number ≥ {least}.")
         if value is not None and value > MOST.get(name, MOST_STEPS):
             raise UsageError(f"{name}: {value} is more than the maximum, {MOST.get(name, MOST_STEPS)}.")
-    envs = make_envs(1)
-    try:
-        limit = max_episode_steps(envs)
-    finally:
-        envs.close()
+    limit = limit_of(make_envs)
     if limit is None:
         raise UsageError(
             f"max_episode_steps: {config.env} has no time limit; give one, for example --max-episode-steps 1000 "

@@ -173,7 +173,7 @@ class Service:
             if request.path == "/ws":
                 await self._socket(request, reader, writer, bucket)
                 return
-            status, content = await self._routed(request, body)
+            status, content = self._routed(request, body)
             last = request.headers.get("connection", "").lower() == "close"
             writer.write(response(status, content, close=last))
             async with asyncio.timeout(HEAD_SECONDS):
@@ -195,7 +195,7 @@ class Service:
         if "origin" in request.headers:
             raise Refused(403, "requests of web pages are refused; start the service with a token to allow them.")
 
-    async def _routed(self, request: Request, body: bytes) -> tuple[int, Any]:
+    def _routed(self, request: Request, body: bytes) -> tuple[int, Any]:
         """Return the status and the content that answer a request."""
         method, path = request.method, request.path
         if path == "/":
@@ -219,7 +219,7 @@ class Service:
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             return 415, {"error": "Content-Type is not application/json."}
         try:
-            return 200, {"action": await self.sessions.act(session, *_message(body))}
+            return 200, {"action": self.sessions.act(session, *_message(body))}
         except UsageError as error:
             return 400, {"error": str(error)}
         except RuntimeError as error:
@@ -250,7 +250,7 @@ class Service:
                     writer.write(frame(PONG, data))
                 elif kind == TEXT:
                     try:
-                        content = {"action": await self.sessions.act(session, *_message(data))}
+                        content = {"action": self.sessions.act(session, *_message(data))}
                     except (UsageError, RuntimeError) as error:
                         mistakes += 1
                         content = {"error": str(error)}
