@@ -26,6 +26,7 @@ import numpy as np
 import rpsp
 from rpsp.data.batches import pack
 from rpsp.experiments.agents import TrainedAgent
+from rpsp.experiments.run_directory import RunDirectory
 from rpsp.filters.base import compiled_unroll
 
 
@@ -98,7 +99,7 @@ def main() -> None:
             "settings": settings,
             "steps": metrics[-1]["total_samples"],
             "return": float(np.mean(played.returns)),
-            "image_residual": run.metrics[0].get("image_residual"),
+            "image_residual": RunDirectory(Path(run.directory)).metrics()[0].get("image_residual"),
             "errors": one_step_error(agent, played.episodes),
             "rendering_per_second": rate,
             "steps_per_second": float(np.median([one["steps_per_second"] for one in metrics])),

@@ -18,6 +18,7 @@ from rpsp.experiments.export import export
 from rpsp.experiments.files import read_json
 from rpsp.experiments.fitting import fit
 from rpsp.experiments.report import write_report
+from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.runs import resume
 from rpsp.experiments.video.playing import play
 
@@ -70,7 +71,8 @@ def test_a_video_and_a_report_show_the_names(tmp_path: Path) -> None:
 def test_a_video_shows_what_is_expected_and_what_came(tmp_path: Path) -> None:
     given: dict[str, Any] = {"method": "fm1", "samples": 20, "exploration_samples": 40, "num_envs": 2, "hidden": (4,)}
     run = rpsp.train(IDS["images"], iterations=0, image_components=3, out=str(tmp_path / "run"), verbose=False, **given)
-    assert 0 < run.metrics[0]["image_residual"] < 1
+    first, *_ = RunDirectory(Path(run.directory)).metrics()
+    assert 0 < first["image_residual"] < 1
     agent = rpsp.load(run.directory)
     assert agent.coordinate_names == ["camera, component 0", "camera, component 1", "camera, component 2", "speed[0]"]
     watched = play(agent)
