@@ -533,8 +533,13 @@ def _serving(figures: dict[str, Any], into: Path) -> str:
     ]
     head = [f"{figures['env']}, {figures['method']}", "median, ms", "95 %", "99 %", "largest", "answers per second"]
     difference = figures["largest difference of an action from agent.predict, of half its range"]
-    about = f"{figures['sessions']} sessions, each {figures['rate']:g} times a second for {figures['seconds']:g} s. "
-    about += f"Actions differ from those of `agent.predict` by at most {difference:.1e} of half their range.\n"
+    cpu, load = figures["CPU time of the service per answer, µs"], figures["load"]
+    about = (
+        f"{figures['sessions']} sessions, each {figures['rate']:g} times a second for {figures['seconds']:g} s. Actions "
+        f"differ from those of `agent.predict` by at most {difference:.1e} of half their range. The service took {cpu:.0f} "
+        f"µs of CPU time per answer. The load average was {load:g}: other work took most of the two cores. Latencies on "
+        "quiet cores are not measured yet.\n"
+    )
     return "\n".join(["## Serving an agent\n", _doc("serving"), about, table(head, lines)])
 
 
