@@ -72,6 +72,8 @@ class GapFilter(AbstractFilter):
     trust: Float[Numbers, ""] = constant(default_factory=lambda: np.ones((), np.float32))
     """Factor of the corrections x̂ − x_t, chosen on held-out episodes. 1 is exact for linear-Gaussian systems; for others,
     whose propagation is an approximation, less can be better."""
+    gate: Float[Numbers, ""] = constant(default_factory=lambda: np.full((), np.inf, np.float32))
+    """A reading that is further from its expectation, in its standard deviations, counts as missing. Default: no limit."""
 
     def init(self) -> Float[Array, " q"]:
         """Return q_0, followed by zeros."""
@@ -120,6 +122,9 @@ class GapFilter(AbstractFilter):
         S = jnp.where(begun == 1, noise.covariance(state, action), self.first_covariance)
         both = jnp.concatenate([jnp.eye(len(P)), moves.C])  # of x and o, by x
         M = both @ P @ both.T + jnp.pad(S, (len(P), 0))
+        spread = jnp.sqrt(jnp.maximum(jnp.diagonal(M)[len(P) :], 1e-12))
+        outlying = jnp.abs(jnp.nan_to_num(observation) - expected) > self.gate * spread
+        seen = seen & ~(outlying & (begun == 1))
         scale, factor = observed_factor(M[len(P) :, len(P) :], seen)
         # Columns of readings that did not come are 0, and so change nothing.
         columns = M[:, len(P) :] * jnp.where(seen, 1 / scale, 0.0)
