@@ -78,7 +78,8 @@ class TrainedAgent:
     spaces: Mapping[str, Space] = field(default_factory=dict)
     """The spaces of observations and actions in training, if known."""
     _begun: int = field(default=0, repr=False)
-    _uncertainty: GaussianUncertainty | None = field(default=None, repr=False)
+    fitted_uncertainty: GaussianUncertainty | None = field(default=None, repr=False)
+    """The predictive distribution of the filter, once it is fitted."""
     _compiled: dict[bool, Callable[..., Any]] = field(default_factory=dict, repr=False)
 
     def predict(
@@ -225,16 +226,16 @@ class TrainedAgent:
         """
         envs = self.environments(10) if episodes is None and self.make_envs is not None else None
         try:
-            self._uncertainty = agent_uncertainty.fitted_uncertainty(self.agent, self.scaling, envs, episodes)
+            self.fitted_uncertainty = agent_uncertainty.fitted_uncertainty(self.agent, self.scaling, envs, episodes)
         finally:
             if envs is not None:
                 envs.close()
-        return self._uncertainty
+        return self.fitted_uncertainty
 
     @property
     def uncertainty(self) -> GaussianUncertainty:
         """The predictive distribution of the filter. Fitted at first use."""
-        return self.calibrate() if self._uncertainty is None else self._uncertainty
+        return self.calibrate() if self.fitted_uncertainty is None else self.fitted_uncertainty
 
     def evaluate(
         self, episodes: int = 10, *, seed: int = 0, deterministic: bool = True, envs: VectorEnv | None = None

@@ -14,6 +14,7 @@ from rpsp.data.arrays import Numbers
 from rpsp.data.batches import Batch, pack
 from rpsp.data.episodes import Episode
 from rpsp.data.scaling import OneHot, Scaling
+from rpsp.data.windows import flat, window_index
 from rpsp.errors import UsageError
 from rpsp.filters.base import AbstractFilter, compiled_unroll
 from rpsp.filters.gaps import state_and_covariance, without_gaps
@@ -107,6 +108,30 @@ def _log_densities(
         return uncertainty.log_density(uncertainty.forecast(inner, state, P, action[None]), observation)
 
     return jax.vmap(jax.vmap(of_one))(jnp.asarray(states), jnp.asarray(actions), jnp.asarray(observations))
+
+
+def coverage(
+    uncertainty: GaussianUncertainty, filter: AbstractFilter, batch: Batch, levels: list[float], horizon: int
+) -> Float[np.ndarray, "horizon level"]:
+    """Return the share of readings in the bands, over all steps of a batch and all observations.
+
+    Args:
+        uncertainty: the distribution.
+        filter: the filter.
+        batch: encoded episodes.
+        levels: the shares that bands should contain.
+        horizon: number of steps ahead, from 1.
+    """
+    steps = window_index(batch, 1, horizon - 1).steps
+    steps = steps[:: -(-len(steps) // 4000)]
+    ahead = steps[:, None] + np.arange(horizon)
+    mean, covariance = moments(
+        uncertainty, filter, flat(compiled_unroll(filter, batch))[steps], flat(batch.actions)[ahead]
+    )
+    ratios = np.abs(flat(batch.observations)[ahead] - np.asarray(mean)) / standard_deviations(np.asarray(covariance))
+    known = ~np.isnan(ratios)
+    shares = [(ratios <= uncertainty.half_widths(level, horizon)) & known for level in levels]
+    return np.stack([inside.sum(axis=(0, 2)) / known.sum(axis=(0, 2)) for inside in shares], axis=1)
 
 
 class Surprise(NamedTuple):

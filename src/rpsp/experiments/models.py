@@ -278,6 +278,27 @@ class PredictiveStateModel:
         history = self._history(observations, actions)
         return forecasting.surprise(uncertainty, self.fitted, history)
 
+    def coverage(
+        self, episodes: Sequence[Any], levels: Sequence[float] = (0.5, 0.8, 0.9, 0.95), horizon: SupportsIndex = 10
+    ) -> Float[np.ndarray, "horizon level"]:
+        """Return the share of readings that the bands of `predict_interval` contain.
+
+        Args:
+            episodes: a sequence of episodes.
+            levels: the shares that the bands should contain.
+            horizon: largest number of steps ahead.
+
+        Returns:
+            An array `[horizon, level]`. The share is over all steps and observations.
+
+        Raises:
+            UsageError: if a level is not between 0 and 1, no episode is long enough, or the model is one of symbols.
+        """
+        uncertainty = forecasting.gaussian(self.uncertainty, "coverage")
+        known = [forecasting.checked_level(level) for level in levels]
+        batch = self.encode(episodes)
+        return forecasting.coverage(uncertainty, self.fitted, batch, known, whole_number("horizon", horizon, 1))
+
     @property
     def uncertainty(self) -> AbstractUncertainty:
         """The predictive distribution of the filter. Raises `UsageError` before `fit`, and for files of 0.4.0."""

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from rpsp.data.arrays import Numbers
+from rpsp.errors import UsageError
 from rpsp.filters.base import AbstractFilter, constant
 from rpsp.filters.marked import hiding
 from rpsp.filters.uncertainty import (
@@ -140,6 +141,21 @@ class GapFilter(AbstractFilter):
         most = FARTHEST * jnp.sqrt(jnp.maximum(jnp.diagonal(P), 0.0))
         correction = self.trust * (moves.T @ jnp.clip(change[: len(P)], -most, most))
         return state + correction, completed, moves.bounded(J @ conditional @ J.T)
+
+    def exported(self) -> tuple[str, dict[str, np.ndarray]]:
+        """Return the arrays of act.py's `gaps`: those of the wrapped filter, and of its distribution."""
+        kind, arrays = self.inner.exported()
+        prediction = self.inner.exported_prediction()
+        if prediction is None or not isinstance(self.uncertainty, GaussianUncertainty):
+            raise UsageError(
+                f"export: act.py does not support missing readings with {type(self.inner).__name__}; use "
+                "rpsp.load(...).predict instead."
+            )
+        moves = self.uncertainty.propagation
+        own = {name: getattr(moves, name) for name in ("A", "B", "C", "T", "limit")}
+        own |= {name: getattr(self, name) for name in ("first_mean", "first_covariance", "B_first", "trust")}
+        both = arrays | prediction[1] | self.uncertainty.exported()
+        return f"gaps {kind} {prediction[0]}", both | {name: np.asarray(x, np.float64) for name, x in own.items()}
 
     def predict(self, q: Array, action: Array) -> Float[Array, " obs"]:
         """Predict with the wrapped filter."""

@@ -292,6 +292,13 @@ class GaussianUncertainty(AbstractUncertainty):
             found = values[:, i] + share * (values[:, i + 1] - values[:, i])
         return found[np.minimum(np.arange(horizon), len(found) - 1)]
 
+    def exported(self) -> dict[str, np.ndarray]:
+        """Return the arrays of act.py's `noise`, and of the calibration one step ahead."""
+        noise, known = self.noise, self.calibration
+        arrays = {f"noise_{name}": getattr(noise, name) for name in ("root", "W", "mean", "projection")}
+        arrays |= {"factors": known.factors[0], "surprises": known.surprises[0], "tails": np.array(TAILS)}
+        return {name: np.asarray(x, np.float64) for name, x in arrays.items()}
+
     def log_density(self, forecast: Forecast, observation: Array) -> Float[Array, ""]:
         """Return log N(o; mean, covariance) of the coordinates that are not NaN."""
         seen = ~jnp.isnan(observation)
