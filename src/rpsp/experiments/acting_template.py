@@ -169,7 +169,7 @@ class Policy:
     def __init__(self, about, parts):
         self.about, self.units = about, parts["units"]
         self.beliefs = [(_update(kind), parts[f"belief{i}"]) for i, kind in enumerate(about["beliefs"])]
-        self.predict = globals().get(about.get("predicts"))
+        self.predict = globals()[about["predicts"]] if about.get("predicts") else None
         self.layers = [parts[f"layer{i}"] for i in range(about["layers"])]
 
     def step(self, observation, state=None, rng=None):
@@ -221,7 +221,7 @@ class Policy:
 
 def _update(kind):
     """Return the update of a kind of filter, such as "gru", "marked gru" or "gaps inference regression"."""
-    around, *inner = map(globals().get, kind.split())
+    around, *inner = (globals()[name] for name in kind.split())
     return partial(around, *inner) if inner else around
 
 

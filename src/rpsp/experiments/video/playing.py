@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from rpsp.experiments.compilation import compilation_cached
 from rpsp.experiments.files import Say
 from rpsp.experiments.forecasting import moments, standard_deviations
 from rpsp.experiments.resolve import read_config
+from rpsp.experiments.sensor_names import observation_names
 from rpsp.experiments.video.files import encoder, write_video
 from rpsp.experiments.video.frames import HORIZON, Watched, pictures
 from rpsp.experiments.video.ghost import Ghost, follow, rendered, unrendered
@@ -59,7 +63,8 @@ def watch(
     agent = load(directory, int(checkpoint) if checkpoint.isdecimal() else checkpoint, say=say)
     config = read_config(directory)
     say(f"playing and rendering at most {steps} steps of {config.env}")
-    return film(agent, directory / "video", f"{config.env}, {config.method}", seed, steps, format, say)
+    title = f"{config.env}, {config.method}"
+    return film(agent, directory / "video", title, seed, steps, format, say, partial(observation_names, config))
 
 
 def film(
@@ -70,6 +75,7 @@ def film(
     steps: int = 500,
     format: str = "mp4",
     say: Say = lambda line: None,
+    names: Callable[[int], list[str]] | None = None,
 ) -> dict[str, Any]:
     """Play an episode and write its video.
 
@@ -81,6 +87,7 @@ def film(
         steps: maximum number of steps.
         format: "mp4" or "gif". Without ffmpeg, "mp4" becomes "gif".
         say: callback for messages.
+        names: returns names of this number of observations. Default: their numbers.
 
     Returns:
         The path of the video, the return, the numbers of steps and frames, and the seconds that it took.
@@ -90,6 +97,8 @@ def film(
         format = "gif"
         say("ffmpeg was not found, so a gif is written; for mp4: pip install imageio-ffmpeg")
     episode = play(agent, seed, steps)
+    if names is not None and not isinstance(agent.scaling, OneHot):
+        episode = replace(episode, names=names(len(episode.names)))
     if episode.scenes is None:
         say("the environment cannot be rendered (no render mode rgb_array): only observations are drawn")
     path = folder / f"{agent.checkpoint or 0:06d}-seed{seed}.{format}"
