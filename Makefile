@@ -23,8 +23,10 @@ demo: $(VENV)/.installed  ## train an agent on position-only cart-pole, try it, 
 # For a random order: make test ORDER=--randomly-seed=1
 ORDER ?= -p no:randomly
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ORDER)
-# Files whose tests wait for processes come first, so that no worker is left alone with them at the end.
-TESTS := tests/faults tests/experiments tests
+# Files whose tests wait for processes come first, so that no worker is left alone with them at the end. Each folder is named
+# on its own: pytest drops a folder from the list if another one contains it, and then the order is alphabetical.
+FIRST := tests/faults tests/experiments
+TESTS := $(FIRST) $(filter-out $(FIRST) tests/helpers tests/fixtures tests/conftest.py tests/__pycache__,$(wildcard tests/*))
 
 test: $(VENV)/.dev  ## every behaviour once; programs are compiled quickly
 	$(PYTEST) $(TESTS)
@@ -54,8 +56,9 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.installed  ## every figure of docs/benchmarks.md, measured again
 	$(BIN)/python -m benchmarks
 
-results: $(VENV)/.installed  ## docs/results.md, its figures and the README's, made from results/
+results: $(VENV)/.installed  ## docs/results.md and docs/differences.md, figures and the README's, made from results/
 	$(BIN)/rpsp paper --page docs/results.md --readme README.md --results results --quiet
+	$(BIN)/python -m benchmarks.differences
 
 docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict

@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from rpsp.experiments.results import Result
+from rpsp.experiments.results import Result, read_results
 from rpsp.experiments.results_page.markdown import between, table
+from rpsp.experiments.statistics import mean_and_error, return_at
+from rpsp.experiments.words import mean_with_error
 
 HEAD = """# Measurements
 
@@ -26,9 +28,11 @@ def write_page(results: Path, docs: Path) -> None:
     sections: dict[str, Callable[[Any, Path], str]] = {
         "learning": _learning,
         "training_speed": _training_speed,
+        "refit_speed": _refit_speed,
         "lockstep": _lockstep,
         "overlap": _overlap,
         "against_sb3": _against_sb3,
+        "belief_ppo": _belief_ppo,
         "wall_time": _wall_time,
         "gpu": _gpu,
         "together": _together,
@@ -46,6 +50,8 @@ def write_page(results: Path, docs: Path) -> None:
         "many_results": _many_results,
         "report": _report,
         "sweep_overhead": _sweep_overhead,
+        "logging_cost": _logging_cost,
+        "serving": _serving,
     }
     parts = [HEAD]
     for name, write in sections.items():
@@ -190,6 +196,23 @@ def _transfer(figures: dict[str, Any], into: Path) -> str:
     return "\n".join(["## Filters under later policies\n", _doc("transfer"), table(head, lines)])
 
 
+def _refit_speed(figures: dict[str, Any], into: Path) -> str:
+    lengths = [name for name in figures["rows"][0] if name.startswith("over_raw_")]
+    lines = [
+        [
+            f"{row['method']}, refitted",
+            f"{row['iteration_seconds']:.2f}",
+            f"{row['refit_seconds']:.1f}",
+            f"{row['bare_steps_per_second']:,.0f}",
+            *(f"{row[name]:.2f}" for name in lengths),
+        ]
+        for row in figures["rows"]
+    ]
+    over = [f"over raw physics, {name.removeprefix('over_raw_')} iterations" for name in lengths]
+    head = ["method", "iteration, s", "refit, s", "raw physics, steps/s", *over]
+    return "\n".join(["## Speed of rows that are refitted\n", _doc("refit_speed"), table(head, lines)])
+
+
 def _alignment(figures: dict[str, Any], into: Path) -> str:
     names = [name for name in figures["rows"][0] if name not in ("seed", "before")]
     lines = [[f"{row['seed']}", f"{row['before']}", *(f"{row[name]:.2g}" for name in names)] for row in figures["rows"]]
@@ -206,7 +229,7 @@ def _closed_loop(figures: dict[str, Any], into: Path) -> str:
     lines = []
     for row in figures["rows"]:
         share = "" if row["share"] is None else f", feedback {row['share']:.0%}"
-        lines.append([f"{row['system']}{share}", row["fitted to"], *(f"{row[name]:.3g}" for name in names)])
+        lines.append([f"{row['system']}{share}", row["fitted to"], *(f"{row[name]:.4f}" for name in names)])
     head = ["system", "fitted to", *names.values()]
     return "\n".join(["## Closed-loop data\n", _doc("closed_loop"), table(head, lines)])
 
@@ -468,11 +491,69 @@ def _report(figures: dict[str, Any], into: Path) -> str:
     )
 
 
+def _belief_ppo(figures: dict[str, Any], into: Path) -> str:
+    """Returns at a million steps (last tenth), beside those of the runs in results/."""
+    rows = {"stable-baselines3's PPO on beliefs": figures["runs"]}
+    rows |= {
+        name: _curves_of(method) for name, method in (("RecurrentPPO", "recurrent-ppo"), ("`rpsi-ppo`", "rpsi-ppo"))
+    }
+    tasks = list(dict.fromkeys(run["env"] for run in figures["runs"]))
+    lines = []
+    for name, runs in rows.items():
+        cells = []
+        for task in tasks:
+            steps_and_returns = [
+                (np.array(r["steps"], float), np.array(r["returns"])) for r in runs if r["env"] == task
+            ]
+            found = np.array([return_at(1e6, *curve) for curve in steps_and_returns])
+            cells.append(f"{mean_with_error(*map(float, mean_and_error(found)))} ({len(found)})")
+        lines.append([name, *cells])
+    head = ["positions only, return at 1 M steps", *tasks]
+    versions = ", ".join(f"{name} {version}" for name, version in figures["runs"][0]["versions"].items())
+    about = f"Mean ± standard error (seeds). With {versions}.\n"
+    return "\n".join(["## Beliefs for another library's PPO\n", _doc("belief_ppo"), table(head, lines), "", about])
+
+
+def _curves_of(method: str) -> list[dict[str, Any]]:
+    """Return the curves of a method in results/."""
+    folder = Path(__file__).parents[1] / "results"
+    found, _ = read_results([folder / task / method for task in ("Hopper-v5", "Walker2d-v5")])
+    return [{"env": r.settings["env"], "steps": r.steps, "returns": r.returns} for r in found]
+
+
 def _sweep_overhead(figures: dict[str, Any], into: Path) -> str:
     seconds = {name: row["computing_seconds"] for name, row in figures["rows"].items()}
     lines = [[n, f"{s:.1f}", f"{100 * (seconds['sweep'] / s - 1):+.1f} %"] for n, s in seconds.items()]
     head = [f"{figures['runs']} runs on {figures['cores']} cores", "computing, s", "the sweep beside it"]
     return "\n".join(["## What a sweep costs\n", _doc("sweep_overhead"), table(head, lines)])
+
+
+def _logging_cost(figures: dict[str, Any], into: Path) -> str:
+    loggers = {name: row for name, row in figures.items() if isinstance(row, dict)}
+    columns = (
+        "metrics",
+        "ms per iteration",
+        "share of wall time, %",
+        "ms of the thread per iteration",
+        "seconds to open and close",
+    )
+    lines = [[name, *(f"{row[c]:g}" for c in columns)] for name, row in loggers.items()]
+    head = [f"{figures['env']}, {figures['iterations']} iterations of {figures['method']}", *columns]
+    return "\n".join(["## What loggers cost\n", _doc("logging_cost"), table(head, lines)])
+
+
+def _serving(figures: dict[str, Any], into: Path) -> str:
+    rows = {name: row for name, row in figures.items() if isinstance(row, dict)}
+    quantiles = "p50", "p95", "p99", "most"
+    asked = figures["sessions"] * figures["rate"]
+    lines = [
+        [n, *(f"{row[q]:.2f}" for q in quantiles), f"{row.get('per_second', asked):,.0f}"] for n, row in rows.items()
+    ]
+    head = [f"{figures['env']}, {figures['method']}", "median, ms", "95 %", "99 %", "largest", "answers per second"]
+    difference = figures["largest difference of an action from agent.predict, of half its range"]
+    about = f"{figures['sessions']} sessions, each {figures['rate']:g} times a second for {figures['seconds']:g} s. "
+    about += f"Actions differ from those of `agent.predict` by at most {difference:.1e} of half their range.\n"
+    return "\n".join(["## Serving an agent\n", _doc("serving"), about, table(head, lines)])
 
 
 def _doc(name: str) -> str:

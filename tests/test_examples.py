@@ -72,3 +72,24 @@ def test_a_method_of_ones_own_is_a_plugin_of_every_command(tmp_path: Path) -> No
         "--inspect",
         cwd=tmp_path,
     )
+
+
+def test_ppo_of_stable_baselines3_learns_on_a_predictive_state(tmp_path: Path) -> None:
+    pytest.importorskip("stable_baselines3", reason="the extra `peers` is not installed")
+    printed = example("beliefs_in_sb3.py", "--steps", "12000", "--iterations", "8", cwd=tmp_path)
+    ppo, agent = (numbers(line)[-1] for line in printed.splitlines())
+    assert ppo > 15 and agent > 15  # random actions keep the pendulum up for six steps
+
+
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    pytest.importorskip("ipykernel", reason="the package ipykernel is not installed")
+    nbclient = pytest.importorskip("nbclient", reason="the package nbclient is not installed")
+    nbformat = pytest.importorskip("nbformat", reason="the package nbformat is not installed")
+    notebook = nbformat.read(EXAMPLES / "first_steps.ipynb", as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "it is kept without outputs"
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    html = [output["data"]["text/html"] for output in outputs if "text/html" in output.get("data", {})]
+    assert any(" on InvertedPendulum-v5" in text and "<polyline" in text for text in html)
+    assert any("PredictiveStateModel" in text for text in html) and any("TrainedAgent" in text for text in html)
+    assert (tmp_path / "agent.rpsp").exists()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rpsp.experiments.methods import METHODS, Method
     from rpsp.experiments.models import PredictiveStateModel
     from rpsp.experiments.runs import train
+    from rpsp.experiments.sharing.packing import pack
     from rpsp.filters.base import AbstractFilter, constant, unroll
     from rpsp.filters.belief import Belief
     from rpsp.filters.inference import Inference
@@ -65,6 +66,7 @@ _HOMES = {
     "load": "rpsp.experiments.agents",
     "load_episodes": "rpsp.data.recordings",
     "make": "rpsp.envs.make",
+    "pack": "rpsp.experiments.sharing.packing",
     "policy_only": "rpsp.algorithms.base",
     "read_log": "rpsp.data.logs",
     "refined": "rpsp.filters.refinement",
@@ -101,6 +103,7 @@ __all__ = [
     "load",
     "load_episodes",
     "make",
+    "pack",
     "policy_only",
     "read_log",
     "refined",

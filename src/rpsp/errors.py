@@ -5,8 +5,11 @@ A message is one sentence that names the field, the value and a remedy.
 
 from __future__ import annotations
 
+import signal
 import sys
 
+POSIX = "setitimer", "SIGVTALRM", "SIGTSTP", "pthread_kill"
+"""What runs need of the module `signal`."""
 FAILED_SHARE = 0.2
 """A run ends if more than this share of the episodes of a batch fail (NaN or infinite values, exceptions)."""
 PENDING: list[KeyboardInterrupt] = []
@@ -55,7 +58,7 @@ class EnvironmentFailure(RpspError):
 
 
 def refuse_windows() -> None:
-    """Raise a `UsageError` on Windows.
+    """Raise a `UsageError` on Windows, and wherever Python has no file locks or POSIX signals.
 
     Call it before using file locks, interval timers or POSIX signals. Models, filters and recordings use none of these
     and do not call it.
@@ -64,4 +67,14 @@ def refuse_windows() -> None:
         raise UsageError(
             "platform: rpsp does not run on Windows, whose Python has no fcntl, setitimer, SIGTSTP or pthread_kill; "
             "use WSL2 (https://learn.microsoft.com/windows/wsl), Linux or macOS."
+        )
+    try:
+        import fcntl  # noqa: F401 - platform: does not exist everywhere
+    except ImportError as error:
+        raise UsageError(
+            "platform: this Python has no fcntl, which locks run directories; use Linux or macOS."
+        ) from error
+    if missing := [name for name in POSIX if not hasattr(signal, name)]:
+        raise UsageError(
+            f"platform: this Python has no signal.{missing[0]}, which limits the time of steps; use Linux or macOS."
         )

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import struct
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -362,7 +365,7 @@ def test_wandb_gets_metrics_and_a_resumed_run_continues_its_log(tmp_path: Path, 
     monkeypatch.setenv("WANDB_MODE", "offline")
     run = trained(tmp_path / "run", 2, callbacks=[WandbLogger("mine", tags=["small"])])
     (file,) = run.directory.glob("wandb/offline-run-*/*.wandb")
-    records = wandb_records(file)
+    records = when_written(lambda: wandb_records(file), 2)
     (begun,) = (r.run for r in records if r.WhichOneof("record_type") == "run")
     config = {c.key: json.loads(c.value_json) for c in begun.config.update}
     assert (begun.project, list(begun.tags), begun.display_name) == ("mine", ["small"], "run")
@@ -376,9 +379,20 @@ def test_wandb_gets_metrics_and_a_resumed_run_continues_its_log(tmp_path: Path, 
     config = json.loads((run.directory / "config.json").read_text())
     (run.directory / "config.json").write_text(json.dumps(config | {"logger": ["wandb"]}))
     assert cli("resume", str(run.directory), "--iterations", "3", "--quiet") == 0
-    logs = run.directory.glob("wandb/offline-run-*/*.wandb")
-    assert sum(r.HasField("history") for log in logs for r in wandb_records(log)) == 3
+    logs = run.directory / "wandb"
+    when_written(lambda: [r for log in logs.glob("offline-run-*/*.wandb") for r in wandb_records(log)], 3)
     assert all(log.stem == f"run-{begun.run_id}" for log in run.directory.glob("wandb/offline-run-*/*.wandb"))
+
+
+def when_written(records: Callable[[], list[Any]], count: int) -> list[Any]:
+    """The records when there are so many iterations among them, and a summary: another process writes them."""
+    for _ in range(300):
+        found = records()
+        if sum(r.HasField("history") for r in found) >= count and any(r.HasField("exit") for r in found):
+            break
+        time.sleep(0.1)
+    assert sum(r.HasField("history") for r in found) == count
+    return found
 
 
 def wandb_records(file: Path) -> list[Any]:
@@ -419,6 +433,33 @@ def test_mlflow_gets_metrics_and_a_resumed_run_continues_its_log(tmp_path: Path,
     records = [r for r in RunDirectory(out).metrics() if "iteration" in r]
     assert [(m.step, m.value) for m in history] == [(r["total_samples"], r["mean_return"]) for r in records]
     assert len(history) == 3
+
+
+def test_a_slow_logger_does_not_hold_up_a_run_and_its_errors_are_reported(tmp_path: Path) -> None:
+    class Slow(Logger):
+        written: list[int] = []  # noqa: RUF012 - one logger
+
+        def open(self, run: RunState) -> None:
+            self.go_on = threading.Event()
+
+        def write(self, step: int, metrics: Any) -> None:
+            assert self.go_on.wait(60), "the run waits for the logger"
+            self.written.append(step)
+            if len(self.written) == 2:
+                raise OSError("full")
+
+        def close(self, run: RunState) -> None:
+            self.written.append(-1)
+
+    class Last(Callback):
+        def on_iteration(self, run: RunState) -> Any:
+            if run.iteration == 4:
+                logger.go_on.set()
+
+    logger = Slow()
+    with pytest.warns(RuntimeWarning, match="Slow.on_(end|iteration) raised OSError: full"):
+        run = trained(tmp_path / "run", 4, callbacks=[Last(), logger])
+    assert logger.written == [*(r["total_samples"] for r in run.metrics), -1]
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])

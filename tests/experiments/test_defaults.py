@@ -57,7 +57,7 @@ def test_arguments_of_the_environment_count():
     "words",
     [
         "Pendulum-v1 --steps 3000",
-        "--steps 3000 --seed 3 Pendulum-v1",
+        "--out runs/CartPole-v0 --steps 3000 --quiet Pendulum-v1",
         "Pendulum-v1 --method auto --steps=3000",
     ],
 )
@@ -71,6 +71,13 @@ def test_the_command_line_knows_the_budget_and_the_arguments():
     assert parse(["train", "Pendulum-v1", "--steps", str(2 * FEW_STEPS)]).method == "rpsi-ppo"
     config = parse(["train", "CartPole-v1", "--env-args", "sutton_barto_reward=true", "--entropy-weight", "0"])
     assert (config.method, config.settings.entropy_weight) == ("rpsi-ppo", 0.0)
+
+
+def test_an_environment_in_a_module_or_a_file_is_found(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('env = "Pendulum-v1"\n')
+    assert parse(["train", "--config", str(file), "--seed", "1"]).method == "rpsi-sac"
+    assert parse(["train", "--quiet", "gymnasium.envs.classic_control:Pendulum-v1"]).method == "rpsi-sac"
 
 
 def test_a_run_says_what_it_trains_and_a_function_can_make_the_environment(tmp_path):

@@ -5,8 +5,10 @@
     printing.py   tables, progress lines, warnings, the JSON line
     training.py   train, resume
     sweeps.py     sweep, paper
+    tuning.py     tune
     comparing.py  eval, compare, report
     belief.py     fit, inspect
+    sharing.py    pack, push, pull, serve
     other.py      watch, export, methods, doctor
 
 Modules that load numpy, jax or matplotlib are imported inside the commands. This keeps `rpsp --help` fast, and `main` can

@@ -13,17 +13,19 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from rpsp import sentinel
-from rpsp.cli import belief, comparing, other, sweeps, training
+from rpsp.cli import belief, comparing, other, sharing, sweeps, training, tuning
 from rpsp.cli.parsing import parse
 from rpsp.cli.printing import flush, replace_unprintable
 from rpsp.errors import PENDING, RpspError, Terminated, refuse_windows
 from rpsp.experiments import config as configs
+from rpsp.experiments import config_sharing, config_tuning
 
 HANDLERS: dict[type, Callable[[Any], None]] = {
     configs.TrainConfig: training.train,
     configs.ResumeConfig: training.resume,
     configs.SweepConfig: sweeps.sweep,
     configs.PaperConfig: sweeps.paper,
+    config_tuning.TuneConfig: tuning.tune,
     configs.EvalConfig: comparing.evaluate,
     configs.CompareConfig: comparing.compare,
     configs.ReportConfig: comparing.report,
@@ -33,6 +35,10 @@ HANDLERS: dict[type, Callable[[Any], None]] = {
     configs.ForecastConfig: belief.forecast,
     configs.WatchConfig: other.watch,
     configs.ExportConfig: other.export,
+    config_sharing.PackConfig: sharing.pack,
+    config_sharing.PushConfig: sharing.push,
+    config_sharing.PullConfig: sharing.pull,
+    config_sharing.ServeConfig: sharing.serve,
     configs.MethodsConfig: other.methods,
     configs.DoctorConfig: other.doctor,
 }

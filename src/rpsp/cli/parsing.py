@@ -14,15 +14,21 @@ import tyro
 
 from rpsp.errors import UsageError
 from rpsp.experiments import config as configs
+from rpsp.experiments import config_sharing, config_tuning
 from rpsp.experiments.plugins import import_plugin
 
 COMMANDS = {
     "train": configs.TrainConfig,
     "resume": configs.ResumeConfig,
     "sweep": configs.SweepConfig,
+    "tune": config_tuning.TuneConfig,
     "eval": configs.EvalConfig,
     "watch": configs.WatchConfig,
     "export": configs.ExportConfig,
+    "pack": config_sharing.PackConfig,
+    "push": config_sharing.PushConfig,
+    "pull": config_sharing.PullConfig,
+    "serve": config_sharing.ServeConfig,
     "fit": configs.FitConfig,
     "inspect": configs.InspectConfig,
     "forecast": configs.ForecastConfig,
@@ -41,8 +47,8 @@ ONCE = {
 }
 """Flags of which all but the last would be ignored, and how to give several values."""
 DESCRIPTION = "Reinforcement learning when the agent cannot see the whole state: recurrent predictive state policies."
-ENVIRONMENT = re.compile(r"^[^-].*-v\d+$")
-"""What looks like a Gymnasium id."""
+ENVIRONMENT = re.compile(r"^[\w.]+:[\w/-]+-v\d+$")
+"""A Gymnasium id in a module, as in module:Env-v0."""
 MAX_CHARACTERS = 500
 """Length at which a message of tyro is cut."""
 NUMBERS = {"INT": "whole number", "FLOAT": "number"}
@@ -115,18 +121,23 @@ def _train_defaults(arguments: list[str]) -> configs.TrainConfig:
     given |= _what_decides(arguments, given)
     config = configured(given, "" if file is None else f"{file}: ")
     _check_flags(arguments, find_method(config.method))
+    if config.chosen and "--help" in arguments:  # the environment is not known
+        config = dataclasses.replace(config, method=configs.TrainConfig.method)
     return config
 
 
 def _what_decides(arguments: list[str], given: dict[str, Any]) -> dict[str, Any]:
     """Return the flags on which the default method depends, if it is used: tyro reads all others later.
 
-    The environment is the first word after `train`, or else the first word that looks like a Gymnasium id.
+    The environment is the first word after `train`, or else the first word that is a Gymnasium id.
     """
     if given.get("method", configs.TrainConfig.method) != configs.TrainConfig.method or "--help" in arguments:
         return {}
+    import gymnasium  # start-up time of --help
+
     first = next((word for word in arguments[1:2] if not word.startswith("-")), None)
-    env = first or next((word for word in arguments[1:] if ENVIRONMENT.search(word)), None)
+    ids = (word for word in arguments[1:] if word in gymnasium.registry or ENVIRONMENT.search(word))
+    env = first or next(ids, None)
     found: dict[str, Any] = {} if env is None else {"env": env}
     if (steps := _value("--steps", arguments) or "").isdigit():
         found["steps"] = int(steps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ from rpsp.errors import FileFormatError, UsageError
 from rpsp.experiments import agent_uncertainty
 from rpsp.experiments.agent_uncertainty import Surprise
 from rpsp.experiments.checkpoints import check_fit
+from rpsp.experiments.notebooks import described
+from rpsp.experiments.packs import read_pack
 from rpsp.experiments.resolve import environment_maker, read_config
 from rpsp.experiments.run_directory import RunDirectory, warn
 from rpsp.experiments.spaces import check_spaces, read_spaces
@@ -58,6 +61,20 @@ class ActingState(NamedTuple):
     """Number of the episode among all episodes this agent has started. The noise of actions derives from it."""
     before: Before | None = None
     """For `surprise`. A state without it can be given to `predict`, too."""
+
+
+class _Fixed(NamedTuple):
+    """What `predict` needs of a filter and a scaling. Equinox takes longer to look it up than the step takes."""
+
+    shape: tuple[int, ...]
+    """Shape of an observation."""
+    size: int
+    """Size of a state."""
+    gaps: bool
+    """Whether NaN is a missing reading."""
+    q0: np.ndarray
+    encode: Callable[[np.ndarray], np.ndarray]
+    """The scaling of observations."""
 
 
 @dataclass(eq=False)
@@ -105,7 +122,8 @@ class TrainedAgent:
                 agent that was not trained with missing readings.
         """
         readings = _numbers(observation) - self.first
-        shape = () if isinstance(self.scaling, OneHot) else self.scaling.mean.shape
+        fixed = self._fixed
+        shape = fixed.shape
         single = readings.shape == shape
         if not single and readings.shape[1:] != shape:
             raise UsageError(
@@ -115,13 +133,13 @@ class TrainedAgent:
             raise UsageError(f"observation: is empty, with shape {readings.shape}; give at least one row.")
         self._check_finite(readings, observation)
         rows = 1 if single else len(readings)
-        seen = self.scaling.encode(readings.reshape(rows, -1)).astype(np.float32)
+        seen = fixed.encode(readings.reshape(rows, -1)).astype(np.float32)
         starts = np.asarray(episode_start, bool)
         if starts.size not in (1, rows):
             raise UsageError(f"episode_start: has {starts.size} environments, but the observation has {rows}.")
         starts = np.broadcast_to(starts.reshape(-1), rows) | (state is None)
         if state is None:
-            q = np.broadcast_to(np.asarray(self.agent.filter.init(), np.float32), (rows, self.agent.filter.size))
+            q = np.broadcast_to(fixed.q0, (rows, fixed.size))
             nothing = np.zeros(rows, np.int64)
             state = ActingState(q, np.zeros((rows, self.units.size), np.float32), nothing, nothing)
         self._check_state(state)
@@ -137,9 +155,18 @@ class TrainedAgent:
         before = Before(state.q, state.executed, seen, starts)
         return (action[0] if single else action), ActingState(q, executed, steps + 1, episodes, before)
 
+    @cached_property
+    def _fixed(self) -> _Fixed:
+        filter, scaling = self.agent.filter, self.scaling
+        q0 = np.asarray(filter.init(), np.float32)
+        if isinstance(scaling, OneHot):
+            return _Fixed((), filter.size, filter.accepts_gaps, q0, scaling.encode)
+        mean, scale = np.asarray(scaling.mean), np.asarray(scaling.scale)
+        return _Fixed(mean.shape, filter.size, filter.accepts_gaps, q0, lambda x: (x - mean) / scale)
+
     def _check_finite(self, readings: np.ndarray, observation: Any) -> None:
         """Raise `UsageError` if an observation is infinite, or NaN for an agent that was not trained to miss readings."""
-        gaps = self.agent.filter.accepts_gaps
+        gaps = self._fixed.gaps
         if np.isinf(readings).any() or (not gaps and np.isnan(readings).any()):
             raise UsageError(
                 f"observation: {np.asarray(observation).tolist()} contains NaN or infinite values, from which the "
@@ -159,10 +186,10 @@ class TrainedAgent:
                 "to start."
             )
         sizes = np.shape(state.q)[1:], np.shape(state.executed)[1:]
-        if sizes != ((self.agent.filter.size,), (self.units.size,)):
+        if sizes != ((self._fixed.size,), (self.units.size,)):
             raise UsageError(
                 f"state: belongs to another agent: its q has shape {sizes[0]} and its action {sizes[1]}, but this "
-                f"agent has ({self.agent.filter.size},) and ({self.units.size},); keep one state per agent, "
+                f"agent has ({self._fixed.size},) and ({self.units.size},); keep one state per agent, "
                 "and start with None."
             )
 
@@ -273,6 +300,15 @@ class TrainedAgent:
             if own:
                 envs.close()
 
+    def _repr_html_(self) -> str:
+        rows = {
+            "filter": f"{type(self.agent.filter).__name__}, {self.agent.filter.size} state dimensions",
+            "policy": type(self.agent.policy).__name__,
+            **{f"{name}s": str(space) for name, space in self.spaces.items()},
+            "trained for": f"{self.checkpoint} iterations, seed {self.seed}",
+        }
+        return described("TrainedAgent", rows)
+
     def environments(self, count: int, **given: Any) -> VectorEnv:
         """Return a vector environment like that of the training, with `count` environments."""
         if self.make_envs is None:
@@ -299,18 +335,20 @@ def _numbers(observation: Any) -> np.ndarray:
 def load(
     directory: str | Path, checkpoint: str | int = "last", *, say: Callable[[str], None] | None = None
 ) -> TrainedAgent:
-    """Load the agent of a run directory.
+    """Load the agent of a run directory, or of a file that `rpsp pack` wrote.
 
     Args:
-        directory: a run directory of `rpsp train`.
+        directory: a run directory of `rpsp train`, or a file of `rpsp pack`.
         checkpoint: "last", "best", or a number of iterations. "last" is the newest checkpoint that is not damaged.
         say: called with a sentence for every damaged checkpoint that is skipped. Default: issue a warning.
 
     Raises:
-        FileFormatError: if the directory is not a run directory, or its files are damaged.
+        FileFormatError: if it is neither a run directory nor a packed agent, or is damaged.
         UsageError: if there is no such checkpoint.
     """
     path = Path(directory)
+    if path.is_file():
+        return _packed(path, checkpoint)
     config = read_config(path)
     agent, scaling, number = RunDirectory(path).agent(checkpoint, say or warn)
     spaces = read_spaces(path)
@@ -320,3 +358,13 @@ def load(
     except ValueError as error:
         raise FileFormatError(f"{path}: spaces.json does not fit checkpoint {number} ({error}).") from error
     return TrainedAgent(agent, scaling, units, environment_maker(config), number, config.seed, first, spaces)
+
+
+def _packed(path: Path, checkpoint: str | int) -> TrainedAgent:
+    """Load the agent of a file that `rpsp pack` wrote. It has only one checkpoint."""
+    pack = read_pack(path)
+    if checkpoint not in ("last", "best", pack.checkpoint):
+        raise UsageError(f"checkpoint: {checkpoint!r} is not {pack.checkpoint}, the only one in {path}.")
+    first, units = int(getattr(pack.spaces["observation"], "start", 0)), units_of(pack.spaces["action"])
+    make_envs, seed = environment_maker(pack.config), pack.config.seed
+    return TrainedAgent(pack.agent, pack.scaling, units, make_envs, pack.checkpoint, seed, first, pack.spaces)

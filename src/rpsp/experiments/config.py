@@ -234,8 +234,8 @@ class ResumeConfig:
 class EvalConfig:
     """Evaluate a trained agent: play episodes and report their returns."""
 
-    directory: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
-    """A run directory of `rpsp train`."""
+    directory: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR|FILE")]
+    """A run directory of `rpsp train`, or a file of `rpsp pack`."""
     episodes: int = 10
     """Number of episodes."""
     checkpoint: str = "last"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rpsp.experiments.agents import load
+from rpsp.experiments.notebooks import run_html
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.training.state import Record
 
@@ -41,6 +42,9 @@ class Run:
         """The agent of the last checkpoint."""
         return load(self.directory)
 
+    def _repr_html_(self) -> str:
+        return run_html(self.results, self.metrics)
+
 
 @dataclass(frozen=True, eq=False)
 class Runs(Run):
@@ -67,6 +71,9 @@ class Runs(Run):
     def agent(self) -> Any:
         """The agent of the best run."""
         return self.best.agent
+
+    def _repr_html_(self) -> str:
+        return "".join(run._repr_html_() for run in self.members)
 
 
 def _final_return(run: Run) -> float:

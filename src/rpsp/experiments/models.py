@@ -23,6 +23,7 @@ from rpsp.experiments.configure import find_belief, with_settings
 from rpsp.experiments.forecasting import Surprise
 from rpsp.experiments.model_files import Contents, Stored, file_of_this_version, read_model, write_model
 from rpsp.experiments.model_inputs import as_float, encodings, whole_number
+from rpsp.experiments.notebooks import model_html
 from rpsp.filters.base import AbstractFilter, compiled_unroll
 from rpsp.filters.belief import Belief
 from rpsp.filters.evaluation import compiled_forecast, forecasts, normalised_errors, r_squared
@@ -432,6 +433,11 @@ class PredictiveStateModel:
             model._filter, model.observations, model.actions, model._uncertainty = contents
             model.errors = errors
         return model
+
+    def _repr_html_(self) -> str:
+        fitted = self._filter is not None
+        sizes = {"state dimensions": str(self._filter.size)} if self._filter is not None else {}
+        return model_html(self.kind, self.errors, fitted, sizes)
 
     @property
     def fitted(self) -> AbstractFilter:

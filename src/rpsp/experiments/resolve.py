@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +47,27 @@ def read_config(directory: Path, known: Collection[str] = ()) -> TrainConfig:
     if not (directory / "config.json").exists():
         what = "contains no config.json" if directory.is_dir() else "is not a directory"
         raise FileFormatError(f"{directory}: {what}; give a run directory of `rpsp train`.")
-    content = read_json(directory / "config.json")
+    return config_of(read_json(directory / "config.json"), directory / "config.json", known)
+
+
+def config_of(content: Mapping[str, Any], path: Path, known: Collection[str] = ()) -> TrainConfig:
+    """Return the resolved configuration with the content of a config.json.
+
+    Args:
+        content: the content of the file.
+        path: the file, for error messages.
+        known: names of modules that may be imported.
+
+    Raises:
+        UnknownModules: if the content names other modules.
+        FileFormatError: if it is not the configuration of a run.
+    """
     try:
         given = content | content["sensors"] | content["settings"]
         del given["sensors"], given["settings"]
         modules = named_modules(given["plugin"], given["method"], given["env"])
         if unknown := [name for name in modules if name not in sys.modules and name not in known]:
-            raise UnknownModules(directory, unknown, modules)
+            raise UnknownModules(path, unknown, modules)
         import_plugin(given["plugin"])
         config = configured(upgraded(given, find_method(given["method"]).known))
         missing = [name for name in AMOUNTS if getattr(config, name) is None]
@@ -63,17 +77,15 @@ def read_config(directory: Path, known: Collection[str] = ()) -> TrainConfig:
     except UnknownModules:
         raise
     except (UsageError, KeyError, TypeError, AttributeError) as error:
-        raise FileFormatError(
-            f"{directory / 'config.json'}: is not the configuration of an `rpsp train` run ({error})."
-        ) from error
+        raise FileFormatError(f"{path}: is not the configuration of an `rpsp train` run ({error}).") from error
 
 
 class UnknownModules(UsageError):
-    """Error for a run directory that names modules that are not imported. The user must allow their import."""
+    """Error for a file that names modules that are not imported. The user must allow their import."""
 
-    def __init__(self, directory: Path, unknown: Sequence[str], all_of_them: Sequence[str]):
+    def __init__(self, path: Path, unknown: Sequence[str], all_of_them: Sequence[str]):
         super().__init__(
-            f"plugin: {directory / 'config.json'} names {','.join(unknown)!r}, which is not imported without "
+            f"plugin: {path} names {','.join(unknown)!r}, which is not imported without "
             f"permission; if you trust it, give --plugin {shlex.quote(','.join(all_of_them))} (or import it in Python)."
         )
 
@@ -129,12 +141,26 @@ def _exploration(config: TrainConfig) -> dict[str, int]:
     return {name: value for name in EXPLORATION if (value := getattr(config, name)) is not None}
 
 
-def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
+def episode_limit(make_envs: Callable[..., Any]) -> int | None:
+    """Return the maximum length of an episode, found by making one environment. None if there is no limit."""
+    envs = make_envs(1)
+    try:
+        return max_episode_steps(envs)
+    finally:
+        envs.close()
+
+
+def resolve(
+    config: TrainConfig,
+    make_envs: Callable[..., Any],
+    limit_of: Callable[[Callable[..., Any]], int | None] = episode_limit,
+) -> TrainConfig:
     """Fill in the settings that are None: the paper's values on its tasks, otherwise values that fit the episodes.
 
     Args:
         config: the configuration.
-        make_envs: makes the environments of the configuration. One is made to find the maximum length of an episode.
+        make_envs: makes the environments of the configuration.
+        limit_of: finds the maximum length of an episode of these. A sweep remembers it for runs with equal environments.
 
     Raises:
         UsageError: if a value is out of range, or the environment has no time limit.
@@ -146,11 +172,7 @@ def resolve(config: TrainConfig, make_envs: Callable[..., Any]) -> TrainConfig:
             raise UsageError(f"{name}: {value} is not a whole number ≥ {least}.")
         if value is not None and value > MOST.get(name, MOST_STEPS):
             raise UsageError(f"{name}: {value} is more than the maximum, {MOST.get(name, MOST_STEPS)}.")
-    envs = make_envs(1)
-    try:
-        limit = max_episode_steps(envs)
-    finally:
-        envs.close()
+    limit = limit_of(make_envs)
     if limit is None:
         raise UsageError(
             f"max_episode_steps: {config.env} has no time limit; give one, for example --max-episode-steps 1000 "

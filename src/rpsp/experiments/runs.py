@@ -23,10 +23,12 @@ from rpsp.experiments.files import Say, free_directory, read_json, record_settin
 from rpsp.experiments.finished_runs import Run, Runs
 from rpsp.experiments.labels import flat_settings, method_label
 from rpsp.experiments.locks import InUse
+from rpsp.experiments.notebooks import LiveCurve, in_notebook
 from rpsp.experiments.plugins import import_plugin, plugin_flag
 from rpsp.experiments.progress import Pace, Show, line
 from rpsp.experiments.resolve import FACTORY, check, environment_maker, read_config, resolve, with_budget
 from rpsp.experiments.run_directory import RunDirectory
+from rpsp.experiments.settings_help import with_settings
 from rpsp.experiments.workers import TOGETHER
 from rpsp.training.state import Record
 
@@ -46,11 +48,11 @@ def train(
         env: a Gymnasium id, or a function without arguments that returns an environment.
         method: a name from `rpsp methods`, or your own method as `package.module:attribute`. Default: chosen by the
             action space and the number of steps (`rpsp.experiments.defaults`).
-        verbose: whether to print one line per iteration.
+        verbose: whether to print one line per iteration, or in a notebook to draw the curve.
         out: the run directory. Default: runs/ENV__METHOD__SEED__TIME.
         callbacks: instances of `rpsp.callbacks.Callback`. Not with several seeds.
         **settings: any flag of `rpsp train` by its name: observe, seed, iterations, samples, max_kl, …. `observe` may
-            also be a sequence of indices.
+            also be a sequence of indices. `help(rpsp.train)` lists all of them with their defaults.
 
     Returns:
         A `Run` with `directory`, `results`, `metrics` (one record per iteration) and `agent`. With `seeds` greater than
@@ -69,16 +71,26 @@ def train(
     given = {"env": name, "method": method, "out": None if out is None else str(out), **settings}
     config = configured(given if isinstance(env, str) else with_default_method(given, env))
     say = (lambda line: print(line, flush=True)) if verbose else (lambda line: None)
+    live = LiveCurve(f"{config.method} on {name}") if verbose and in_notebook() else None
 
     def show(record: Record, pace: Pace) -> None:
-        if "iteration" in record:
+        if "iteration" not in record:
+            return
+        if live is None:
             say(line(record, pace))
+        else:
+            live.show(record, line(record, pace))
 
     done = start(config, say, show, None if isinstance(env, str) else env, callbacks)
+    if live is not None:
+        live.draw("")
     if verbose:
         for sentence in closing_lines(done.runs):
             say(sentence)
     return done
+
+
+train.__doc__ = with_settings(train.__doc__)
 
 
 def start(config: TrainConfig, say: Say, show: Show, factory: Any = None, callbacks: Sequence[Callback] = ()) -> Run:
@@ -237,10 +249,10 @@ def _resume_hint(config: TrainConfig, directory: Path, new: bool = False) -> Ite
 def evaluate(
     directory: Path, episodes: int, checkpoint: str, seed: int, deterministic: bool, say: Say | None = None
 ) -> dict[str, Any]:
-    """Play episodes with a trained agent, and write the returns to results.json.
+    """Play episodes with a trained agent, and write the returns to results.json of the run.
 
     Args:
-        directory: a run directory.
+        directory: a run directory, or a file of `rpsp pack`, which is not changed.
         episodes: number of episodes.
         checkpoint: "last", "best", or a number of iterations.
         seed: seed of the episodes.
@@ -267,6 +279,8 @@ def evaluate(
         "dropped_episodes": collected.dropped,
         "returns": returns.tolist(),
     }
+    if directory.is_file():
+        return results
     known = read_json(directory / "results.json") if (directory / "results.json").exists() else {}
     write_json(directory / "results.json", known | {"evaluation": results})
     return results

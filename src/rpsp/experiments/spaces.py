@@ -59,6 +59,19 @@ def read_spaces(directory: Path) -> dict[str, Any]:
     Raises:
         FileFormatError: if the file is missing or damaged.
     """
+    return spaces_of(read_json(directory / "spaces.json"), directory / "spaces.json")
+
+
+def spaces_of(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return the observation and action spaces with the content of a spaces.json.
+
+    Args:
+        content: the content of the file.
+        path: the file, for error messages.
+
+    Raises:
+        FileFormatError: if the content is damaged.
+    """
 
     def rebuilt(space: Any) -> Any:
         if "n" in space:
@@ -71,8 +84,7 @@ def read_spaces(directory: Path) -> dict[str, Any]:
         )
         return Box(low, high, dtype=np.dtype(space["dtype"]).type)
 
-    content = read_json(directory / "spaces.json")
     try:
         return {name: rebuilt(content[name]) for name in ("observation", "action")}
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, AssertionError) as error:
-        raise FileFormatError(f"{directory / 'spaces.json'}: is damaged ({error}).") from error
+        raise FileFormatError(f"{path}: is damaged ({error}).") from error

@@ -35,7 +35,7 @@ from rpsp.experiments.files import read_json
 from rpsp.experiments.labels import flat_settings, method_label, slug, task_label
 from rpsp.experiments.methods import METHODS
 from rpsp.experiments.plugins import import_plugin, named_modules
-from rpsp.experiments.resolve import check, environment_maker, read_config, resolve
+from rpsp.experiments.resolve import check, environment_maker, episode_limit, read_config, resolve
 from rpsp.experiments.results import seconds_of
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.workers import Beat, Failure, Job, cores, done, run_here
@@ -241,6 +241,7 @@ def prepare(sweep: Sweep, out: Path) -> list[Job]:
     Raises:
         UsageError: if settings are invalid, or differ from those of an existing run directory.
     """
+    limits: dict[Any, int | None] = {}  # making environments takes most of the time of a large sweep's preparation
 
     @cache
     def resolved(config: TrainConfig) -> TrainConfig:
@@ -249,7 +250,14 @@ def prepare(sweep: Sweep, out: Path) -> list[Job]:
             raise UsageError(f"env: {config.env!r} is not a Gymnasium id.")
         check(config)
         asked_for(config)
-        return resolve(config, make_envs)
+        same_envs = config.env, config.max_episode_steps, config.sensors
+
+        def remembered(make_envs: Callable[..., Any]) -> int | None:
+            if same_envs not in limits:
+                limits[same_envs] = episode_limit(make_envs)
+            return limits[same_envs]
+
+        return resolve(config, make_envs, remembered)
 
     jobs = []
     for place, config in ((run.place, run.config) for run in sweep.runs):

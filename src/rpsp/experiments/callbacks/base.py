@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import traceback
 import warnings
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
@@ -22,8 +24,10 @@ from rpsp.training.state import Record, Training
 
 Answer = Literal["stop"] | None
 """What a callback returns: "stop" ends the run after this iteration."""
+MOST_WAITING = 1000
+"""A run waits for a logger that is so many iterations behind."""
 TRIES = 3
-"""A callback is no longer called after so many exceptions."""
+"""A callback is no longer called after so many exceptions, except at the end."""
 
 
 class RunState:
@@ -151,7 +155,7 @@ class Hooks:
     def call(self, hook: Literal["on_start", "on_iteration", "on_checkpoint", "on_end"], run: RunState) -> None:
         """Call a hook of every callback. Exceptions are reported as warnings."""
         for callback in self.callbacks:
-            if not self._left[id(callback)]:
+            if self._left[id(callback)] <= 0 and hook != "on_end":  # at the end, it may have something to close
                 continue
             name = type(callback).__name__
             try:
@@ -167,12 +171,15 @@ class Hooks:
         place = traceback.extract_tb(error.__traceback__)[-1]
         sentence = f"{what} raised {type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
         self.errors.append(sentence)
-        then = "the run goes on" if self._left[id(callback)] else "it is not called again, and the run goes on"
-        warnings.warn(f"{sentence}; {then}", RuntimeWarning, stacklevel=3)
+        again = "" if self._left[id(callback)] > 0 else "it is not called again before the end, and "
+        warnings.warn(f"{sentence}; {again}the run goes on", RuntimeWarning, stacklevel=3)
 
 
 class Logger(Callback):
-    """Base class of loggers: what is written where is defined by `open`, `write` and `close`."""
+    """Base class of loggers: what is written where is defined by `open`, `write` and `close`.
+
+    `write` is called in a thread of its own, one iteration after the other, so that a slow server does not hold up the run.
+    """
 
     order = 2
     name = ""
@@ -195,20 +202,31 @@ class Logger(Callback):
         """End the log. Called only after `open`."""
         raise NotImplementedError
 
-    _opened = False
+    _thread: ThreadPoolExecutor | None = None
+    """The thread that writes, between `open` and `close`."""
 
     def on_start(self, run: RunState) -> Answer:
         """Open the log."""
         self.open(run)
-        self._opened = True
+        self._thread = ThreadPoolExecutor(1, "rpsp-log")
+        self._writing: deque[Future[None]] = deque()
 
     def on_iteration(self, run: RunState) -> Answer:
-        """Write the metrics of the iteration."""
-        if self._opened:
-            self.write(run.steps, run.record)
+        """Hand the metrics of the iteration to the thread. Raises what an earlier `write` has raised."""
+        if self._thread is None:
+            return
+        while self._writing and (self._writing[0].done() or len(self._writing) >= MOST_WAITING):
+            self._writing.popleft().result()
+        self._writing.append(self._thread.submit(self.write, run.steps, dict(run.record)))
 
     def on_end(self, run: RunState) -> Answer:
-        """Close the log."""
-        if self._opened:
-            self._opened = False
+        """Wait for the thread, and close the log."""
+        if self._thread is None:
+            return
+        thread, self._thread = self._thread, None
+        try:
+            thread.shutdown()
+            for write in self._writing:
+                write.result()
+        finally:
             self.close(run)

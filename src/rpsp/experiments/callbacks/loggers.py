@@ -115,7 +115,7 @@ class MlflowLogger(Logger):
     """Log to MLflow. Needs the extra `mlflow`.
 
     The tracking server is that of MLFLOW_TRACKING_URI, or else MLflow's default, a file `mlflow.db` in the current
-    directory. A background thread sends the metrics. A resumed run continues its log.
+    directory. A resumed run continues its log.
 
     Args:
         experiment: the name of the experiment.
@@ -127,8 +127,6 @@ class MlflowLogger(Logger):
     def __init__(self, experiment: str = "rpsp", *, tracking_uri: str | None = None):
         self._mlflow = _module(self.name, "mlflow", "mlflow")
         self._experiment, self._uri = experiment, tracking_uri
-        self._sent: Any = None
-        """The last metrics that are being sent."""
 
     def open(self, run: RunState) -> None:
         """Begin the log, or continue it."""
@@ -156,18 +154,14 @@ class MlflowLogger(Logger):
         return identity
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Hand the metrics to the thread that sends them."""
+        """Send the metrics."""
         now = int(1000 * time.time())
         batch = [self._mlflow.entities.Metric(_plain(name), float(v), now, step) for name, v in metrics.items()]
-        self._sent = self._client.log_batch(self._id, metrics=batch, synchronous=False)
+        self._client.log_batch(self._id, metrics=batch)
 
     def close(self, run: RunState) -> None:
-        """Wait for the metrics, and mark the run as finished or failed."""
-        try:
-            if self._sent is not None:
-                self._sent.wait()
-        finally:
-            self._client.set_terminated(self._id, "FINISHED" if run.results is not None else "FAILED")
+        """Mark the run as finished or failed."""
+        self._client.set_terminated(self._id, "FINISHED" if run.results is not None else "FAILED")
 
 
 def _plain(name: str) -> str:
