@@ -56,8 +56,9 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.installed  ## every figure of docs/benchmarks.md, measured again
 	$(BIN)/python -m benchmarks
 
-results: $(VENV)/.installed  ## docs/results.md, its figures and the README's, made from results/
+results: $(VENV)/.installed  ## docs/results.md and docs/differences.md, figures and the README's, made from results/
 	$(BIN)/rpsp paper --page docs/results.md --readme README.md --results results --quiet
+	$(BIN)/python -m benchmarks.differences
 
 docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict

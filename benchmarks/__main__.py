@@ -27,6 +27,7 @@ NAMES = (
     "alignment",
     "closed_loop",
     "training_speed",
+    "refit_speed",
     "lockstep",
     "overlap",
     "many_results",

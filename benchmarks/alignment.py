@@ -1,6 +1,6 @@
 """Do refits change the policy less if new coordinates are first rotated onto the old (Procrustes)? Position-only Hopper.
 
-`rpsp-alt` is trained, and its filter is refitted to the last three batches before iterations 5 and 10, by a new two-stage
+`rpsp-alt` is trained, and its filter is refitted to the last three batches before iteration 5, by a new two-stage
 regression and refinement. The table shows the mean KL divergence from the policy on the old states to each of these on the
 new states:
 
@@ -29,7 +29,7 @@ from rpsp.filters.two_stage import KernelBayes
 from rpsp.training.loop import train
 from rpsp.training.refits import imitating, re_expressed
 
-TASK, SEEDS, BEFORE, EPOCHS, STEPS = "Hopper-v5", (100, 101), (5, 10), 10, 4096
+TASK, SEEDS, BEFORE, EPOCHS, STEPS = "Hopper-v5", (100, 101), (5,), 10, 4096
 
 
 def main() -> dict[str, Any]:

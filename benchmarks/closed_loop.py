@@ -6,7 +6,8 @@ a policy do: a(t+1) reacts to o(t). The same filter is fitted to closed-loop epi
 in which the actions recorded in another episode are executed again: the same actions, independent of the noise.
 
 Both are compared on new closed-loop and open-loop episodes. The expected future under null actions is known for
-linear-Gaussian systems (from the Kalman filter); on Swimmer it is simulated from the state of the physics.
+linear-Gaussian systems (from the Kalman filter); on Swimmer it is simulated from the state of the physics. Its error is
+divided by its variance. One-step errors are divided by that of the Kalman filter, on Swimmer by the variance.
 """
 
 from __future__ import annotations

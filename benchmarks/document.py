@@ -28,6 +28,7 @@ def write_page(results: Path, docs: Path) -> None:
     sections: dict[str, Callable[[Any, Path], str]] = {
         "learning": _learning,
         "training_speed": _training_speed,
+        "refit_speed": _refit_speed,
         "lockstep": _lockstep,
         "overlap": _overlap,
         "against_sb3": _against_sb3,
@@ -57,7 +58,7 @@ def write_page(results: Path, docs: Path) -> None:
         path = results / f"{name}.json"
         if path.exists():
             parts.append(write(json.loads(path.read_text(encoding="utf-8")), docs / "figures"))
-            if name != "learning":  # says so itself
+            if name not in ("learning", "belief_ppo"):  # says so itself
                 parts.append(f"Measure again: `.venv/bin/python -m benchmarks {name}`\n")
     (docs / "benchmarks.md").write_text("\n".join(parts), encoding="utf-8")
     written = {name: json.loads((results / f"{name}.json").read_text(encoding="utf-8")) for name in GLANCES}
@@ -195,6 +196,23 @@ def _transfer(figures: dict[str, Any], into: Path) -> str:
     return "\n".join(["## Filters under later policies\n", _doc("transfer"), table(head, lines)])
 
 
+def _refit_speed(figures: dict[str, Any], into: Path) -> str:
+    lengths = [name for name in figures["rows"][0] if name.startswith("over_raw_")]
+    lines = [
+        [
+            f"{row['method']}, refitted",
+            f"{row['iteration_seconds']:.2f}",
+            f"{row['refit_seconds']:.1f}",
+            f"{row['bare_steps_per_second']:,.0f}",
+            *(f"{row[name]:.2f}" for name in lengths),
+        ]
+        for row in figures["rows"]
+    ]
+    over = [f"over raw physics, {name.removeprefix('over_raw_')} iterations" for name in lengths]
+    head = ["method", "iteration, s", "refit, s", "raw physics, steps/s", *over]
+    return "\n".join(["## Speed of rows that are refitted\n", _doc("refit_speed"), table(head, lines)])
+
+
 def _alignment(figures: dict[str, Any], into: Path) -> str:
     names = [name for name in figures["rows"][0] if name not in ("seed", "before")]
     lines = [[f"{row['seed']}", f"{row['before']}", *(f"{row[name]:.2g}" for name in names)] for row in figures["rows"]]
@@ -211,7 +229,7 @@ def _closed_loop(figures: dict[str, Any], into: Path) -> str:
     lines = []
     for row in figures["rows"]:
         share = "" if row["share"] is None else f", feedback {row['share']:.0%}"
-        lines.append([f"{row['system']}{share}", row["fitted to"], *(f"{row[name]:.3g}" for name in names)])
+        lines.append([f"{row['system']}{share}", row["fitted to"], *(f"{row[name]:.4f}" for name in names)])
     head = ["system", "fitted to", *names.values()]
     return "\n".join(["## Closed-loop data\n", _doc("closed_loop"), table(head, lines)])
 

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -133,14 +134,14 @@ async def measure(agent: Any, port: int, process: int, count: int, rate: float, 
     return results
 
 
-def main() -> None:
+def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sessions", type=int, default=100)
     parser.add_argument("--rate", type=float, default=20.0)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--env", default="Hopper-v5")
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/run"
         run = rpsp.train(given.env, METHOD, observe="positions", iterations=1, out=out, verbose=False, threads=1)
@@ -162,7 +163,8 @@ def main() -> None:
     print(json.dumps(results, indent=2))
     if given.out is not None:
         given.out.write_text(json.dumps(results, indent=2) + "\n")
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

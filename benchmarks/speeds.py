@@ -2,12 +2,15 @@
 
 One method of each combination of belief and algorithm makes a short run on Hopper-v5, in a process bound to one
 core, as in a sweep. Wall times are multiplied by the fraction of the core that the process had, to correct for
-other load. `python -m benchmarks.speeds` writes src/rpsp/experiments/speeds.json.
+other load. `python -m benchmarks.speeds` writes src/rpsp/experiments/speeds.json; `python -m benchmarks.speeds rpsr-alt`
+measures that method alone, and keeps the other rows of the file.
 """
 
 from __future__ import annotations
 
+import json
 import resource
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -20,8 +23,13 @@ from rpsp.experiments.workers import run_here
 TASK, ITERATIONS = "Hopper-v5", 7  # three of them refit, so that the median does not
 
 
-def main() -> None:
+FILE = Path(sweeps.__file__).with_name("speeds.json")
+
+
+def main(names: list[str]) -> None:
+    """Measure the compositions of some methods. Default: all."""
     methods = {row.composition: row.name for row in reversed(METHODS.values()) if row.name != "tabular"}
+    methods = {METHODS[name].composition: name for name in names} or methods
     sweep = sweeps.Sweep.of(
         {"tasks": [TASK], "methods": list(methods.values()), "iterations": ITERATIONS, "device": "cpu"}
     )
@@ -41,13 +49,14 @@ def main() -> None:
                 "seconds_per_1000_steps": round(share * speed.iteration_seconds / samples * 1000, 4),
             }
             print(kind, rows[kind], f"{wall:.1f} s, share {share:.2f}", flush=True)
+    former = json.loads(FILE.read_text(encoding="utf-8")) if names else {}
     figures = {
         "what": f"as on {TASK} on one core of an AMD EPYC, in proportion to samples",
         "start_seconds": round(sorted(starts)[len(starts) // 2], 1),
         "rows": rows,
     }
-    write_json(Path(sweeps.__file__).with_name("speeds.json"), figures)
+    write_json(FILE, former | {"rows": former["rows"] | rows} if names else figures)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
