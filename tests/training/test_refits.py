@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -19,7 +20,8 @@ from rpsp.filters.base import Concatenated, compiled_unroll, one_step_error
 from rpsp.filters.inference import Inference, fit_inference
 from rpsp.filters.memory import observation_window
 from rpsp.filters.two_stage import KernelBayes, fit_two_stage
-from rpsp.training.refits import re_expressed, refitted
+from rpsp.training.refits import is_due, next_refit, re_expressed, refitted
+from rpsp.training.state import Training, TrainingSettings
 
 INFERENCE = Inference(past=3, future=2, bumps=10, rounds=1, bends=(1e9,))
 TWO_STAGE = KernelBayes(past=3, future=2, dimension=4)
@@ -168,3 +170,38 @@ def test_a_filter_with_new_coordinates_gets_the_policy_expressed_in_them() -> No
     naive = np.abs(outputs(old_policy.network, again) - expected).mean()
     expressed = np.abs(outputs(policy.network, again) - expected).mean()
     assert expressed < 0.25 * expected.std() and expressed < 0.5 * naive
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which refits are left out
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def tried(schedule: tuple[int, ...], accepted: Callable[[int], bool], **given: Any) -> list[int]:
+    """The iterations before which a run of 600 tries a refit, by the rule alone."""
+    settings = TrainingSettings(samples=100, refit_before=schedule, **given)
+    found, wait, rejected = [], 0, 0
+    for n in range(600):
+        now = object.__new__(Training)  # of which only these fields are read
+        fields = {"iteration": n, "refit_from_iteration": wait, "refits_rejected": rejected, "error_ratio": 1.0}
+        for name, value in fields.items():
+            object.__setattr__(now, name, value)
+        if is_due(settings, now):
+            found.append(n)
+            rejected = 0 if accepted(n) else rejected + 1
+            wait = next_refit(settings, n, rejected)
+    return found
+
+
+def test_after_two_rejections_in_a_row_scheduled_refits_are_left_out() -> None:
+    schedule = tuple(range(1, 20))
+    assert tried(schedule, lambda n: True) == [*schedule]
+    assert tried(schedule, lambda n: n % 2 == 0) == [*schedule], "one rejection at a time changes nothing"
+    assert tried(schedule, lambda n: False) == [1, 2, 4, 7, 12]  # one, two and four are left out; then too few are left
+    assert tried(schedule, lambda n: n == 4) == [1, 2, 4, 5, 6, 8, 11, 16]
+    assert tried((1, 2, 4, 8, 16, 32, 64, 128, 256), lambda n: False) == [1, 2, 8, 64]
+
+
+def test_a_refit_started_by_the_error_waits_twice_as_long_after_every_rejection() -> None:
+    assert tried((), lambda n: False, refit_when=0.5, refit_wait=4)[:5] == [0, 8, 24, 56, 120]
+    assert tried((), lambda n: True, refit_when=0.5, refit_wait=4)[:4] == [0, 4, 8, 12]

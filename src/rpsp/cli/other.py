@@ -60,9 +60,9 @@ def methods(config: configs.MethodsConfig) -> None:
         shown.add_row("ours" if row.ours else "", row.name, *parts.values(), row.about)
     console().print(shown)
     defaults = [{"when": default.when, "flags": default.flags} for default in CHOICES]
-    chosen = table("without --method", "the default is")
+    chosen = table("", "without --method, for", "the default is")
     for default in defaults:
-        chosen.add_row(default["when"], default["flags"])
+        chosen.add_row("", default["when"], default["flags"])
     console().print(chosen)
     print_json(config.json, {"methods": rows, "defaults": defaults})
 

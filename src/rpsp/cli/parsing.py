@@ -121,6 +121,8 @@ def _train_defaults(arguments: list[str]) -> configs.TrainConfig:
     given |= _what_decides(arguments, given)
     config = configured(given, "" if file is None else f"{file}: ")
     _check_flags(arguments, find_method(config.method))
+    if config.chosen and "--help" in arguments:  # the environment is not known
+        config = dataclasses.replace(config, method=configs.TrainConfig.method)
     return config
 
 
