@@ -36,6 +36,8 @@ PUBLISHED = {
     "SimbaV2": {"Hopper-v5": 3502, "Walker2d-v5": 5499, "HalfCheetah-v5": 9892, "Ant-v5": 6200},
 }
 PLAIN: dict[str, Any] = {"hidden": [256, 256], "learning_rate": 3e-4}
+SMALL: dict[str, Any] = {"hidden": [64, 64], "learning_rate": 1e-3}
+"""The defaults of `fm2-sac`."""
 FULL: dict[str, Any] = {
     "hidden": [256],
     "body": "residual",
@@ -69,6 +71,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "full, mean, 1e-3": MEAN | {"learning_rate": 1e-3},
     "full, mean, no reward scale": MEAN | {"scale_rewards": False},
     "full, mean, no reward scale, 1e-3": MEAN | {"scale_rewards": False, "learning_rate": 1e-3},
+    "small": SMALL,
+    "small, input scale": SMALL | {"running_scale": True},
+    "small, reward scale": SMALL | {"scale_rewards": True},
+    "small, 51 atoms": SMALL | {"scale_rewards": True, "atoms": 51},
+    "small, norms": SMALL | {"fixed_norms": True},
+    "small, every 50": SMALL | {"learn_every": 50},
+    "small, half entropy": SMALL | {"target_entropy": 0.5},
     "belief, plain": BELIEF | PLAIN,
     "belief, plain, 1e-3": BELIEF | PLAIN | {"learning_rate": 1e-3},
     "belief, full": BELIEF | FULL,

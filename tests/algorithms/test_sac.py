@@ -18,6 +18,7 @@ from rpsp.algorithms.objectives import rewards_to_go
 from rpsp.algorithms.policies import Agent, CategoricalPolicy, GaussianPolicy, SquashedGaussian, SquashedPolicy
 from rpsp.algorithms.sac import Sac
 from rpsp.algorithms.sac_memory import SacMemory, recomputed, reward_scale
+from rpsp.algorithms.sac_sequences import pieces, states_of
 from rpsp.data.batches import Batch, pack
 from rpsp.data.episodes import Episode
 from rpsp.data.replay import store
@@ -181,6 +182,50 @@ def test_the_critics_learn_what_a_plain_loop_says() -> None:
             y += 0.9 * (min(both(memory.targets, next_q, action)) - np.exp(-1.0) * float(log_prob))
         losses.append(sum((Q - y) ** 2 for Q in both(memory.critics, s.q[i], s.action[i])))
     assert float(found["critic_loss"]) == pytest.approx(np.mean(losses), rel=1e-4)
+
+
+def test_pieces_of_the_buffer_are_consecutive() -> None:
+    """Also across the end of the ring; not across its seam, where the oldest step follows the newest."""
+    agent, algorithm = gru_agent(), Sac(**SMALL)
+    memory = algorithm.on_exploration(agent, algorithm.init(agent, key=KEY), batch_of(0, 12, 12, 12, 12, 12))
+    numbered = memory.stored._replace(reward=(jnp.arange(40) - 20) % 40.0)  # the oldest of 60 steps is at 20
+    found = np.asarray(pieces(numbered, memory.steps, 300, 8, key=KEY).reward)
+    np.testing.assert_array_equal(found, found[:, :1] + np.arange(8))
+    assert found[:, 0].min() == 0 and found[:, 0].max() == 32
+    plain = memory.stored._replace(reward=jnp.arange(40.0))
+    short = np.asarray(pieces(plain, jnp.asarray(9), 50, 8, key=KEY).reward)
+    assert set(short[:, 0].tolist()) == {0, 1}, "of nine steps, pieces of eight begin with the first or the second"
+
+
+def test_states_of_pieces_are_those_of_the_buffer_and_differentiable() -> None:
+    agent, algorithm = gru_agent(), Sac(**SMALL)
+    memory = algorithm.on_exploration(agent, algorithm.init(agent, key=KEY), batch_of(0, 5, 4, 7))
+    some = pieces(memory.stored, memory.steps, 4, 10, key=KEY)
+    np.testing.assert_allclose(states_of(agent.filter, some), some.q, atol=1e-6)
+    gradient = eqx.filter_grad(lambda filter: jnp.sum(states_of(filter, some) ** 2))(agent.filter)
+    assert max(float(jnp.abs(x).max()) for x in jax.tree.leaves(gradient)) > 1e-2
+
+
+def test_a_filter_that_is_trained_moves_at_its_own_rate() -> None:
+    """Adam's first step is η sign(g): of the policy with its own step size, of the GRU with `filter_rate`.
+
+    Only the weights of the prediction stay, which no loss of SAC depends on.
+    """
+    agent = gru_agent()
+    algorithm = Sac(1e-2, **SMALL, sequence=4, filter_rate=1e-4, ratio=1 / 24)
+    assert algorithm.moves_filter(agent) and not Sac(**SMALL).moves_filter(agent)
+    memory = algorithm.init(agent, key=KEY)
+    last = memory.critics.layers[-1].weight  # zero at first, which would leave nothing to propagate to the filter
+    memory = memory._replace(
+        critics=eqx.tree_at(lambda c: c.layers[-1].weight, memory.critics, jax.random.normal(KEY, last.shape))
+    )
+    new, _, found = algorithm.step(agent, memory, batch_of(0, 12, 12), key=KEY)
+    moved = jax.tree.map(lambda n, o: float(jnp.abs(n - o).max()), new.filter, agent.filter)
+    assert float(found["skipped"]) == 0
+    assert moved.cell.weight_hh == pytest.approx(1e-4, rel=0.01) == moved.cell.weight_ih
+    assert moved.decoder.weight == 0
+    bias = new.policy.network.layers[-1].bias - agent.policy.network.layers[-1].bias
+    assert float(jnp.abs(bias).max()) == pytest.approx(1e-2, rel=0.01)
 
 
 def test_a_change_of_units_keeps_functions_and_rescales_adams_moments() -> None:
@@ -374,6 +419,8 @@ def test_mistakes_are_said() -> None:
         Sac(target_rate=2.0)
     with pytest.raises(UsageError, match="capacity: 10 is less than one minibatch; choose at least 256"):
         Sac(capacity=10)
+    with pytest.raises(UsageError, match="sequence: 7 steps need learn_every=0 and a minibatch that is a multiple"):
+        Sac(sequence=7)
     with pytest.raises(
         UsageError, match="atoms: 101 atoms cover returns of scaled rewards only; also set scale_rewards"
     ):

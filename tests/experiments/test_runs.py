@@ -496,7 +496,6 @@ MISTAKES = {
     "multidiscrete": (["tasks:ManyActions-v0"], 2, "1-D Box or a Discrete"),
     "whole actions": (["tasks:WholeActions-v0"], 2, "whole numbers"),
     "no bounds for SAC": (["tasks:Unbounded-v0", "--method", "fm2-sac", *FLAGS], 2, "give them bounds"),
-    "symbols for SAC": (["tasks:Corridor-v0", "--method", "fm2-sac", *FLAGS], 2, "actions that are numbers"),
     "a reset without a seed": (["tasks:Seedless-v0", *FLAGS], 2, "Seedless.reset takes no seed and no options; define"),
     "a word for a count": (["tasks:Drift-v0", "--iterations", "abc"], 2, "iterations: 'abc' is not a whole number; see"),
     "a word for a step": (["tasks:Drift-v0", "--method", "fm2", "--max-kl=x"], 2, "max_kl: 'x' is not a number; see"),

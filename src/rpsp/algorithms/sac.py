@@ -1,7 +1,7 @@
 """Soft actor-critic (SAC; Haarnoja et al. 2018). Not in the paper.
 
 Learns from every step many times. The steps of the exploration and of every batch go into a replay buffer, and gradients
-are computed on minibatches of it, every `learn_every` steps or once an iteration. The filter is frozen.
+are computed on minibatches of it, every `learn_every` steps or once an iteration. Without `sequence` the filter is frozen.
 
 The buffer stores the state in which an action was chosen, the action and what followed; the next state is computed by the
 filter's update when it is needed. So the buffer stays valid after a refit that keeps the meaning of state coordinates. With
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -32,6 +32,7 @@ from rpsp.algorithms.base import (
     check_fraction,
     check_not_negative,
     check_positive,
+    everything,
     policy_only,
 )
 from rpsp.algorithms.choices import choices
@@ -44,6 +45,7 @@ from rpsp.algorithms.sac_memory import (
     FRESH,
     NAMES,
     Fresh,
+    Learners,
     Returns,
     SacMemory,
     Tally,
@@ -53,9 +55,11 @@ from rpsp.algorithms.sac_memory import (
     policy_of,
     recomputed,
     reward_scale,
+    split,
     with_inputs,
     with_returns,
 )
+from rpsp.algorithms.sac_sequences import pieces, states_of
 from rpsp.algorithms.value_distributions import bellman_target, critic_losses, expectation, least
 from rpsp.data import trees
 from rpsp.data.arrays import Scalar
@@ -64,21 +68,10 @@ from rpsp.data.moments import Moments, no_moments
 from rpsp.data.replay import Stored, drawn, empty, store
 from rpsp.data.scaling import Scaling
 from rpsp.errors import UsageError
-from rpsp.filters.base import trainable, unroll
+from rpsp.filters.base import AbstractFilter, unroll
 
 FRACTION_OF_ENTROPY = 0.5
 """Default target entropy for discrete actions, as a fraction of the largest entropy."""
-
-
-class Learners(NamedTuple):
-    """What gradients change, and the optimiser's state."""
-
-    policy: AbstractPolicy
-    critics: Network
-    """Q_1 and Q_2: every array has a leading axis of 2."""
-    log_temperature: Float[Array, ""]
-    """log α."""
-    adam: Any
 
 
 class _Progress(NamedTuple):
@@ -93,6 +86,7 @@ class _Minibatch(NamedTuple):
     """Some stored steps, and what is constant in the loss of one gradient step."""
 
     steps: Stored
+    """[n, …], or pieces [n / length, length, …] of consecutive steps."""
     y: Float[Array, "n out"]
     """Target of the critics: a mean, or a distribution."""
     critics: Network
@@ -150,23 +144,33 @@ class Sac(AbstractAlgorithm):
     critics estimate the mean."""
     fixed_norms: bool = False
     """Whether the weights of hidden layers keep the norm that they have at first, so that step sizes keep their effect."""
+    sequence: int = 0
+    """Number of consecutive steps through which the critics' loss trains the filter. 0: the filter is frozen."""
+    filter_rate: float = 3e-5
+    """Step size of Adam for the filter, if it is trained. It is much smaller than that of policy and critics (RESeL; Luo et
+    al. 2024), because a small change of a filter changes the states of a whole episode."""
 
     def __check_init__(self) -> None:
         check_positive(self, "learning_rate", "minibatch", "ratio", "capacity", "atoms")
-        check_not_negative(self, "learn_every")
+        check_not_negative(self, "learn_every", "sequence", "filter_rate")
         check_fraction(self, discount=0.99)
         if not 0 < self.target_rate <= 1:
             raise UsageError(f"target_rate: {self.target_rate} is not between 0 and 1; a usual value is 0.005.")
         if self.capacity < self.minibatch:
             raise UsageError(f"capacity: {self.capacity} is less than one minibatch; choose at least {self.minibatch}.")
+        if self.sequence and (self.learn_every or self.minibatch % self.sequence):
+            raise UsageError(
+                f"sequence: {self.sequence} steps need learn_every=0 and a minibatch that is a multiple of them; "
+                f"learn_every is {self.learn_every}, minibatch {self.minibatch}."
+            )
         if self.atoms > 1 and not self.scale_rewards:
             raise UsageError(
                 f"atoms: {self.atoms} atoms cover returns of scaled rewards only; also set scale_rewards, or atoms to 1."
             )
 
     def select(self, agent: Agent) -> Any:
-        """Return a tree of booleans: the policy's parameters."""
-        return policy_only(agent)
+        """Return a tree of booleans: the policy's parameters, and with `sequence` also those of the filter."""
+        return everything(agent) if self.sequence else policy_only(agent)
 
     def init(self, agent: Agent, *, key: PRNGKeyArray) -> SacMemory:
         """Return critics with random weights, Adam's initial state, and an empty buffer."""
@@ -186,7 +190,7 @@ class Sac(AbstractAlgorithm):
             critics,
             critics,
             temperature,
-            self._adam().init(_moving(Learners(policy, critics, temperature, ()))),
+            self._adam().init(split(policy, critics, temperature, *self._halves(agent))[0]),
             empty(self.capacity, *sizes),
             none,
             fresh,
@@ -229,6 +233,8 @@ class Sac(AbstractAlgorithm):
         tally, learned = (no_tally(), 0) if fresh is None else (fresh.tally, fresh.steps)
         count = jnp.floor(self.ratio * jnp.sum(mask)) - jnp.floor(self.ratio * learned)
         memory = memory._replace(stored=stored, steps=memory.steps + jnp.sum(mask), fresh=emptied(fresh))
+        if self.sequence:  # the filter has changed since the states were stored
+            memory = recomputed(agent, memory)
         memory = with_returns(with_inputs(agent, memory, states, mask), batch, self.discount)
         scaled, memory = in_running_scale(agent, memory)
         new, memory, tally = self._descended(scaled, memory, count, tally, key=key)
@@ -247,18 +253,24 @@ class Sac(AbstractAlgorithm):
         self, agent: Agent, memory: SacMemory, count: Array, tally: Tally, *, key: PRNGKeyArray
     ) -> tuple[Agent, SacMemory, Tally]:
         """Take some gradient steps in one compiled loop. None are taken while less than a minibatch is stored."""
-        start = Learners(agent.policy, memory.critics, memory.log_temperature, memory.adam)
-        fixed = _fixed(start)
+        moving_filter, fixed_filter = self._halves(agent)
+        start = Learners(agent.policy, memory.critics, memory.log_temperature, moving_filter, memory.adam)
+        fixed = split(*start[:4], fixed_filter)[1]
 
         def follow(i: Array, now: _Progress) -> _Progress:
-            some = self._minibatch(agent, now, memory, key=jax.random.fold_in(key, i))
+            filter = trees.combine(now.learners.filter, fixed_filter)
+            some = self._minibatch(filter, now, memory, key=jax.random.fold_in(key, i))
             return self._gradient_step(now, some, fixed)
 
         count = jnp.where(self._available(memory) < self.minibatch, 0, jnp.maximum(count, 0)).astype(jnp.int32)
         end: _Progress = jax.lax.fori_loop(0, count, follow, _Progress(start, memory.targets, tally))
-        policy, critics, log_temperature, adam = end.learners
+        policy, critics, log_temperature, moving_filter, adam = end.learners
         memory = memory._replace(critics=critics, targets=end.targets, log_temperature=log_temperature, adam=adam)
-        return trees.replace(lambda a: a.policy, agent, policy), memory, end.tally
+        return Agent(trees.combine(moving_filter, fixed_filter), policy), memory, end.tally
+
+    def _halves(self, agent: Agent) -> tuple[Any, Any]:
+        """Return the parameters of the filter that are trained, and the others; None stands for those of the other half."""
+        return trees.partition(agent.filter, self.select(agent).filter)
 
     def _available(self, memory: SacMemory) -> Int[Array, ""]:
         """Return the number of steps that minibatches are drawn from."""
@@ -288,7 +300,7 @@ class Sac(AbstractAlgorithm):
         def change(first: Any, second: Any) -> tuple[Any, Any]:
             of_policy = policy_moments_in_units(first[0], second[0], policy, scaling)
             of_critics = pair_moments_in_units(first[1], second[1], memory.critics, scaling, actions)
-            m, v = zip(of_policy, of_critics, (first[2], second[2]), strict=True)
+            m, v = zip(of_policy, of_critics, (first[2], second[2]), (first[3], second[3]), strict=True)
             return m, v
 
         critics, targets = (pair_in_units(each, scaling, actions) for each in (memory.critics, memory.targets))
@@ -297,7 +309,7 @@ class Sac(AbstractAlgorithm):
     def _adam(self) -> optax.GradientTransformation:
         return optax.adam(self.learning_rate)
 
-    def _minibatch(self, agent: Agent, now: _Progress, memory: SacMemory, *, key: PRNGKeyArray) -> _Minibatch:
+    def _minibatch(self, filter: AbstractFilter, now: _Progress, memory: SacMemory, *, key: PRNGKeyArray) -> _Minibatch:
         """Draw stored steps and compute the critics' targets.
 
         y = r/s + γ E[min_i Q̄_i(q', a') − α log π(a' | q')] over a' ~ π(· | q'), where q' is the next state, r the reward, s
@@ -305,10 +317,14 @@ class Sac(AbstractAlgorithm):
         equation for means and for distributions.
         """
         pick, then, again = jax.random.split(key, 3)
-        at = jax.random.randint(pick, (self.minibatch,), 0, self._available(memory))
-        fresh = None if memory.fresh is None else memory.fresh.stored
-        s = drawn(memory.stored, fresh, jnp.minimum(memory.steps, self.capacity), at)
-        next_q = jax.vmap(agent.filter.update)(s.q, s.performed, s.observation)
+        if self.sequence:
+            steps = pieces(memory.stored, memory.steps, self.minibatch // self.sequence, self.sequence, key=pick)
+        else:
+            at = jax.random.randint(pick, (self.minibatch,), 0, self._available(memory))
+            fresh = None if memory.fresh is None else memory.fresh.stored
+            steps = drawn(memory.stored, fresh, jnp.minimum(memory.steps, self.capacity), at)
+        s = self._with_states(filter, steps)
+        next_q = jax.vmap(filter.update)(s.q, s.performed, s.observation)
         temperature = jnp.exp(now.learners.log_temperature)
         next_actions = choices(now.learners.policy, next_q, key=then)
 
@@ -322,23 +338,30 @@ class Sac(AbstractAlgorithm):
             s.reward / reward_scale(memory.returns),
             jnp.where(s.terminated, 0.0, self.discount),
         )
-        return _Minibatch(s, jax.lax.stop_gradient(y), now.learners.critics, temperature, again)
+        return _Minibatch(steps, jax.lax.stop_gradient(y), now.learners.critics, temperature, again)
+
+    def _with_states(self, filter: AbstractFilter, steps: Stored) -> Stored:
+        """Return drawn steps as [n, …], with states that the filter computes if it is trained."""
+        if not self.sequence:
+            return steps
+        return trees.map(lambda x: x.reshape(-1, *x.shape[2:]), steps._replace(q=states_of(filter, steps)))
 
     def _loss(
-        self, policy: AbstractPolicy, critics: Network, log_temperature: Array, some: _Minibatch
+        self, policy: AbstractPolicy, critics: Network, log_temperature: Array, filter: AbstractFilter, some: _Minibatch
     ) -> tuple[Float[Array, ""], Float[Array, " diagnostic"]]:
         """Return the sum of the losses of critics, policy and temperature, and the numbers for the diagnostics.
 
         mean Σ_i (Q_i(q, a) − y)² + mean E[α log π(a'' | q) − min_i Q_i(q, a'')] + α (H − H̄), with a'' ~ π(· | q), where H is
         the entropy of these actions and H̄ is `target_entropy`. For distributions, the first term is a cross-entropy. Each
-        loss changes only its own parameters.
+        loss changes only its own parameters, that of the critics also the filter if it is trained.
         """
-        s = some.steps
+        s = self._with_states(filter, some.steps)
         critic_loss = jnp.mean(critic_losses(outputs(critics, s.q, s.action), some.y))
-        actions = choices(policy, s.q, key=some.key)
+        q = jax.lax.stop_gradient(s.q)
+        actions = choices(policy, q, key=some.key)
 
         def value_of(action: Array) -> Array:
-            return jnp.min(expectation(outputs(jax.lax.stop_gradient(some.critics), s.q, action)), axis=0)
+            return jnp.min(expectation(outputs(jax.lax.stop_gradient(some.critics), q, action)), axis=0)
 
         values = jax.vmap(value_of)(actions.action)
         policy_loss = jnp.mean(jnp.sum(actions.weight * (some.temperature * actions.log_prob - values), axis=0))
@@ -358,41 +381,26 @@ class Sac(AbstractAlgorithm):
         return -float(policy.actions)
 
     def _gradient_step(self, now: _Progress, some: _Minibatch, fixed: Any) -> _Progress:
-        """Take one gradient step of critics, policy and temperature on the same minibatch."""
-        moving = _moving(now.learners)
+        """Take one gradient step of critics, policy, temperature and perhaps the filter on the same minibatch."""
+        moving = split(*now.learners[:4], fixed[3])[0]
 
         def loss(moving: Any) -> tuple[Array, Array]:
-            policy, critics, log_temperature = trees.combine(moving, fixed)
-            return self._loss(policy, critics, log_temperature, some)
+            policy, critics, log_temperature, filter = trees.combine(moving, fixed)
+            return self._loss(policy, critics, log_temperature, filter, some)
 
         gradient, found = jax.grad(loss, has_aux=True)(moving)
         updates, adam = self._adam().update(gradient, now.learners.adam)
-        moved: Any = optax.apply_updates(moving, updates)
+        *others, of_filter = cast(tuple[Any, ...], updates)
+        slower = trees.map(lambda x: x * (self.filter_rate / self.learning_rate), of_filter)
+        moved: Any = optax.apply_updates(moving, (*others, slower))
         # Adam's moments as well: their squares overflow before the parameters do, and would stay infinite.
         finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves((moved, adam))]))
-        policy, critics, log_temperature = trees.combine(moved, fixed)
+        policy, critics, log_temperature, _ = trees.combine(moved, fixed)
         if self.fixed_norms:
             policy = trees.replace(lambda p: p.network, policy, with_fixed_norms(policy.network))
             critics = jax.vmap(with_fixed_norms)(critics)
-        learners = Learners(policy, critics, log_temperature, adam)
+        learners = Learners(policy, critics, log_temperature, moved[3], adam)
         targets = trees.map(lambda new, old: old + self.target_rate * (new - old), learners.critics, now.targets)
         tally = now.tally._replace(taken=now.tally.taken + 1)
         followed = _Progress(learners, targets, tally._replace(totals=tally.totals + found))
         return trees.where(finite, followed, now._replace(tally=tally._replace(refused=tally.refused + 1)))
-
-
-def _moving(learners: Learners) -> tuple[Any, Any, Array]:
-    """Return the parameters that gradients change."""
-    return (
-        trees.only(learners.policy, trainable(learners.policy)),
-        trees.only(learners.critics, trainable(learners.critics)),
-        learners.log_temperature,
-    )
-
-
-def _fixed(learners: Learners) -> Any:
-    """Return everything else, in the same structure."""
-    return trees.partition(
-        (learners.policy, learners.critics, learners.log_temperature),
-        (trainable(learners.policy), trainable(learners.critics), True),
-    )[1]

@@ -17,14 +17,14 @@ from jaxtyping import Array, Bool, Float, Int
 from rpsp.algorithms.critics import pair_standardised
 from rpsp.algorithms.networks import Network, running_scaling, standardised
 from rpsp.algorithms.objectives import rewards_to_go
-from rpsp.algorithms.policies import Agent, CategoricalPolicy, SquashedPolicy
+from rpsp.algorithms.policies import AbstractPolicy, Agent, CategoricalPolicy, SquashedPolicy
 from rpsp.algorithms.value_distributions import BOUND
 from rpsp.data import trees
 from rpsp.data.arrays import Scalar
 from rpsp.data.batches import Batch
 from rpsp.data.moments import Moments, merge, scale_of
 from rpsp.data.replay import Stored
-from rpsp.filters.base import step
+from rpsp.filters.base import step, trainable
 
 
 class SacMemory(NamedTuple):
@@ -74,6 +74,36 @@ class Fresh(NamedTuple):
     """A second buffer. In an iteration that is longer than it, the oldest steps are missing until the iteration is over."""
     steps: Int[Array, ""]
     tally: Tally
+
+
+class Learners(NamedTuple):
+    """What gradients change, and the optimiser's state."""
+
+    policy: AbstractPolicy
+    critics: Network
+    """Q_1 and Q_2: every array has a leading axis of 2."""
+    log_temperature: Float[Array, ""]
+    """log α."""
+    filter: Any
+    """The trained parameters of the filter, None instead of all others."""
+    adam: Any
+
+
+def split(
+    policy: AbstractPolicy, critics: Network, log_temperature: Array, moving_filter: Any, fixed_filter: Any
+) -> tuple[Any, Any]:
+    """Return the parameters that gradients change, as (policy, critics, log α, filter), and everything else likewise.
+
+    Args:
+        policy: the policy.
+        critics: the critics.
+        log_temperature: log α.
+        moving_filter: the trained parameters of the filter, None instead of all others.
+        fixed_filter: all others, None instead of these.
+    """
+    all_but = policy, critics, log_temperature
+    moving, fixed = trees.partition(all_but, (trainable(policy), trainable(critics), True))
+    return (*moving, moving_filter), (*fixed, fixed_filter)
 
 
 FRESH = 10_000

@@ -254,6 +254,15 @@ METHODS: dict[str, Method] = {
             ours=True,
             samples=1000,
         ),
+        Method(
+            "gru-sac",
+            Recurrent(units=64, epochs=0),
+            dataclasses.replace(SAC, sequence=64),
+            "a GRU, trained through time by SAC's critics, and the last two observations",
+            LoopSettings(hidden=(64, 64), plus_obs=2),
+            ours=True,
+            samples=1000,
+        ),
         Method("tabular", Tabular(), Trpo(), "discrete data: Bayes rule on a table learned by counting; TRPO"),
     )
 }

@@ -15,6 +15,8 @@ IN_0_4_0 = (
     "capacity", "recompute", "normed",
 )  # fmt: skip
 """All settings of a method in 0.4.0, in the order in which labels show them. A method ignored those that it did not use."""
+READ_BY_PPO_ALONE = "normalise", "scale_rewards"
+"""Settings that only PPO read in 0.4.0, and that other algorithms have now."""
 FROM_THE_FILTER = "past", "future", "dimension", "epochs"
 """Settings that 0.4.0 wrote as null if the filter's default applied."""
 
@@ -27,8 +29,9 @@ def upgraded(flat: Mapping[str, Any], known: Mapping[str, Setting]) -> dict[str,
         known: the settings of the method.
     """
     kept = {name: value for name, value in flat.items() if name in known or name not in IN_0_4_0}
-    if "gae" in flat and "gae" not in known:  # a file of 0.4.0, where PPO alone read `normalise`
-        kept.pop("normalise", None)
+    if "gae" in flat and "gae" not in known:  # a file of 0.4.0, of a method other than PPO
+        for name in READ_BY_PPO_ALONE:
+            kept.pop(name, None)
     null = [name for name in FROM_THE_FILTER if name in kept and kept[name] is None]
     return kept | {name: known[name].value for name in null}
 

@@ -67,6 +67,7 @@ METHOD_STYLES = {
     "gru32": Style("#CC79A7"),
     "gru64": Style("#CC79A7", DASHED),
     "gru128": Style("#CC79A7", MIXED),
+    "gru-sac": Style("#CC79A7", LONG),
     "reg-gru": Style("#332288"),
     "reg-gru-vrpg": Style("#332288", DASHED),
     "rpsr-alt": Style("#44AA99"),
