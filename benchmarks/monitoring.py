@@ -10,7 +10,8 @@ of the sensors, averaged over horizons 1 to 10; AR(10) has the covariance of its
 For detection, one sensor of a test episode fails at a random step: bias (two standard deviations are added), drift (0.2 more
 in every step), stuck (it repeats its last reading) or spike (four standard deviations, once). The statistic is the smallest
 p-value of the last ten steps together (spike: of one step) within ten steps after the fault began; the area under the
-receiver operating curve (AUC) compares it with the same steps of undisturbed episodes.
+receiver operating curve (AUC) compares it with the same steps of undisturbed episodes. A sensor that is stuck is also judged
+by the number of steps for which a sensor has repeated its reading.
 """
 
 from __future__ import annotations
@@ -100,7 +101,10 @@ def _crps(uncertainty: Any, filter: Any, batch: Any) -> float:
 def detection(model: PredictiveStateModel, test: list[Episode]) -> dict[str, Any]:
     rng = np.random.default_rng(5)
     spread = np.concatenate([e.observations for e in test]).std(axis=0)
-    usual, faulty = {"ten": [], "one": []}, {fault: [] for fault in FAULTS}
+    usual, faulty = (
+        {"ten": [], "one": [], "still": []},
+        {fault: [] for fault in (*FAULTS, "stuck, by repeated readings")},
+    )
     alarms: list[np.ndarray] = []
     for e in test[:150]:
         at = int(rng.integers(BEFORE, len(e) - WITHIN + 1))
@@ -108,11 +112,15 @@ def detection(model: PredictiveStateModel, test: list[Episode]) -> dict[str, Any
         alarms.append(np.stack([clean.p, clean.recent], axis=1))
         usual["ten"].append(_least(clean.recent, at))
         usual["one"].append(_least(clean.p, at))
+        usual["still"].append(_least(-clean.still.max(axis=1), at))
         for fault in FAULTS:
             o = broken(e.observations, fault, at, int(rng.integers(len(spread))), spread)
             found = model.surprise(o, e.actions)
             faulty[fault].append(_least(found.p if fault == "spike" else found.recent, at))
-    areas = {f: _short(area(usual["one" if f == "spike" else "ten"], faulty[f])) for f in FAULTS}
+            if fault == "stuck":
+                faulty["stuck, by repeated readings"].append(_least(-found.still.max(axis=1), at))
+    against = {"spike": "one", "stuck, by repeated readings": "still"}
+    areas = {f: _short(area(usual[against.get(f, "ten")], values)) for f, values in faulty.items()}
     every = np.concatenate(alarms)
     rates = {str(p): [_short(float((x[~np.isnan(x)] < p).mean())) for x in every.T] for p in (0.05, 0.01)}
     return {"episodes": len(usual["one"]), "AUC": areas, "false alarms, one step and last ten": rates}

@@ -77,6 +77,7 @@ def test_a_sensor_that_fails_is_noticed() -> None:
             found = model.surprise(o, e.actions)
             alarms.append(np.nanmin(found.recent[29:39]))
             wrong.append(np.abs(found.z[29]).argmax())
+            assert found.still[:29].max() == 0 and found.still[-1].tolist() == [0, 30 if fault == "stuck" else 0]
         assert np.mean(np.array(alarms) < 0.01) > 0.9 and np.mean(np.array(wrong) == 1) > 0.9, fault
 
 

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from rpsp.data.arrays import Numbers
 from rpsp.data.batches import Batch, pack
@@ -143,6 +143,8 @@ class Surprise(NamedTuple):
     """p-value of the readings of a step: the share of held-out steps that are at least as surprising."""
     recent: Float[np.ndarray, " n"]
     """p-value of the last ten readings together; NaN during the first nine steps."""
+    still: Int[np.ndarray, "n obs"]
+    """Number of steps for which each sensor has repeated the same reading. Sensors with noise do not."""
 
 
 def surprise(uncertainty: GaussianUncertainty, filter: AbstractFilter, history: Episode) -> Surprise:
@@ -153,7 +155,17 @@ def surprise(uncertainty: GaussianUncertainty, filter: AbstractFilter, history: 
     z, p = np.asarray(found.z, np.float64)[0, :steps], p_values(levels, uncertainty)
     window = WINDOWS[-1]
     means = recent(levels, window) if steps >= window else np.full(steps, np.nan)
-    return Surprise(z, p, p_values(means, uncertainty, window))
+    return Surprise(z, p, p_values(means, uncertainty, window), _still(history.observations))
+
+
+def _still(observations: Float[np.ndarray, "n_1 obs"]) -> Int[np.ndarray, "n obs"]:
+    """Return for how many steps each sensor has repeated its reading, after each step but the reset."""
+    found = np.zeros((len(observations) - 1, observations.shape[1]), np.int64)
+    count = np.zeros(observations.shape[1], np.int64)
+    for t, same in enumerate(observations[1:] == observations[:-1]):
+        count = np.where(same, count + 1, 0)
+        found[t] = count
+    return found
 
 
 def gaussian(uncertainty: AbstractUncertainty, what: str) -> GaussianUncertainty:
