@@ -18,6 +18,7 @@ NAMES = (
     "exact_bayes",
     "kalman",
     "uncertainty",
+    "monitoring",
     "prediction",
     "timing",
     "fresh",

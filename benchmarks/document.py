@@ -58,7 +58,7 @@ def write_page(results: Path, docs: Path) -> None:
         path = results / f"{name}.json"
         if path.exists():
             parts.append(write(json.loads(path.read_text(encoding="utf-8")), docs / "figures"))
-            if name != "learning":  # says so itself
+            if name not in ("learning", "belief_ppo"):  # says so itself
                 parts.append(f"Measure again: `.venv/bin/python -m benchmarks {name}`\n")
     (docs / "benchmarks.md").write_text("\n".join(parts), encoding="utf-8")
     written = {name: json.loads((results / f"{name}.json").read_text(encoding="utf-8")) for name in GLANCES}
@@ -551,8 +551,13 @@ def _serving(figures: dict[str, Any], into: Path) -> str:
     ]
     head = [f"{figures['env']}, {figures['method']}", "median, ms", "95 %", "99 %", "largest", "answers per second"]
     difference = figures["largest difference of an action from agent.predict, of half its range"]
-    about = f"{figures['sessions']} sessions, each {figures['rate']:g} times a second for {figures['seconds']:g} s. "
-    about += f"Actions differ from those of `agent.predict` by at most {difference:.1e} of half their range.\n"
+    cpu, load = figures["CPU time of the service per answer, µs"], figures["load"]
+    about = (
+        f"{figures['sessions']} sessions, each {figures['rate']:g} times a second for {figures['seconds']:g} s. Actions "
+        f"differ from those of `agent.predict` by at most {difference:.1e} of half their range. The service took {cpu:.0f} "
+        f"µs of CPU time per answer. The load average was {load:g}: other work took most of the two cores. Latencies on "
+        "quiet cores are not measured yet.\n"
+    )
     return "\n".join(["## Serving an agent\n", _doc("serving"), about, table(head, lines)])
 
 

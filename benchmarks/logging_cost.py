@@ -12,8 +12,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +56,12 @@ def timed(logger: Logger) -> dict[str, float]:
     return spent
 
 
-def main() -> None:
+def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default="InvertedPendulum-v5")
     parser.add_argument("--iterations", type=int, default=30)
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     os.environ["WANDB_MODE"] = "offline"
     found: dict[str, Any] = {"env": given.env, "method": METHOD, "iterations": given.iterations}
     with tempfile.TemporaryDirectory() as folder:
@@ -88,7 +90,8 @@ def main() -> None:
             print(cls.name, found[cls.name], flush=True)
     if given.out is not None:
         given.out.write_text(json.dumps(found, indent=2) + "\n")
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

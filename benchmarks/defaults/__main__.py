@@ -74,8 +74,6 @@ def main(
     for task in chosen:
         for version in versions:
             for name in candidates:
-                if task.discrete and "sac" in settings[name].get("method", ""):
-                    continue
                 plan = Sweep.of(
                     {"tasks": [task.versions[version]], "methods": [{"method": "rpsi-trpo", **settings[name]}]}
                     | {"seeds": [*seeds], "steps": steps, "compilation_cache": True},

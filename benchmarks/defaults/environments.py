@@ -226,12 +226,12 @@ class Distracted(gymnasium.ObservationWrapper):
     Args:
         task: Gymnasium id of the task.
         count: number of useless sensors.
-        observe: indices of the task's own observations that are kept, such as [0, 1]. Default: all.
+        shown: indices of the task's own observations that are kept, such as [0, 1]. Default: all.
     """
 
-    def __init__(self, task: str, count: int = 40, observe: list[int] | None = None) -> None:
+    def __init__(self, task: str, count: int = 40, shown: list[int] | None = None) -> None:
         env = gymnasium.make(task).unwrapped
-        super().__init__(env if observe is None else ObserveOnly(env, observe))
+        super().__init__(env if shown is None else ObserveOnly(env, shown))
         self.count = count
         own = self.env.observation_space
         assert isinstance(own, spaces.Box)

@@ -22,7 +22,6 @@ class Task:
     name: str
     env: str
     group: str
-    discrete: bool
     best: float | None
     """The best known return with the full state. None: that of the controller in `environments.py`."""
     versions: Mapping[str, Mapping[str, Any]]
@@ -53,7 +52,6 @@ def _task(row: Mapping[str, Any]) -> Task:
         name=row["name"],
         env=row["env"],
         group=row.get("group", "other"),
-        discrete=row.get("discrete", False),
         best=row.get("best"),
         versions={"hidden": {**always, **hidden}, "full": {**always, **full}},
     )

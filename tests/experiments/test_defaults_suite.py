@@ -11,7 +11,7 @@ from benchmarks.defaults.page import sections
 from benchmarks.defaults.suite import suite
 from gymnasium.utils.env_checker import check_env
 
-from rpsp.experiments.configure import configured
+from rpsp.experiments.configure import check_values, configured
 from rpsp.experiments.runs import train
 
 TASKS, CANDIDATES = suite()
@@ -86,7 +86,7 @@ def test_the_grid_looks_alike_in_several_places_and_the_shortest_way_reaches_the
 
 
 def test_useless_sensors_are_independent_of_everything_and_repeat_with_the_seed():
-    env = gymnasium.make("Distracted-v0", task="Pendulum-v1", count=3, observe=[0, 1])
+    env = gymnasium.make("Distracted-v0", task="Pendulum-v1", count=3, shown=[0, 1])
     first = env.reset(seed=5)[0]
     assert first.shape == (5,) and np.array_equal(first, env.reset(seed=5)[0])
     noise = np.array([env.step(np.zeros(1))[0][2:] for _ in range(2000)])
@@ -98,7 +98,9 @@ def test_the_suite_is_data_that_training_accepts():
     for task in TASKS.values():
         for settings in task.versions.values():
             for candidate in CANDIDATES.values():
-                assert configured({**settings, **candidate}).env == task.env
+                config = configured({**settings, **candidate})
+                check_values(config)
+                assert config.env == task.env
     assert TASKS["CartPole"].score(500) == 1 and TASKS["MountainCar"].score(-200) == 0
 
 

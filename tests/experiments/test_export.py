@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -21,7 +22,7 @@ import rpsp
 from rpsp.algorithms.networks import Body
 from rpsp.algorithms.policies import Agent, CategoricalPolicy, GaussianPolicy, SquashedPolicy
 from rpsp.cli import main
-from rpsp.data.batches import Batch, pack
+from rpsp.data.batches import Batch, pack, unpack
 from rpsp.data.scaling import OneHot, Scaling
 from rpsp.errors import DivergedError, UsageError
 from rpsp.experiments import acting_template
@@ -29,8 +30,11 @@ from rpsp.experiments.agents import TrainedAgent
 from rpsp.experiments.export import compare, export, policy_bytes
 from rpsp.experiments.onnx_graph import difference, graph_bytes
 from rpsp.filters.base import AbstractFilter, Concatenated, step
+from rpsp.filters.gaps import GapFilter
+from rpsp.filters.gaps_fit import interpolated, with_observations, wrapped
 from rpsp.filters.inference import Inference, fit_inference
 from rpsp.filters.kernel_bayes import KernelBayesFilter
+from rpsp.filters.marked import MarkedFilter
 from rpsp.filters.memory import GRU, FiniteMemory, history_window, observation_window
 from rpsp.filters.residual import ResidualKernelBayes
 from rpsp.filters.tabular import Tabular, fit_tabular
@@ -78,6 +82,20 @@ def residual() -> AbstractFilter:
     return settings.fit(continuous(), continuous(), key=jax.random.key(0))
 
 
+def missed() -> Batch:
+    batch = continuous()
+    gone = np.random.default_rng(2).random(batch.observations.shape) < 0.3
+    return with_observations(
+        batch, np.where(gone, np.nan, batch.observations).astype(np.float32), batch.previous_observations
+    )
+
+
+@cache
+def tolerant() -> GapFilter:
+    full = interpolated(missed()), interpolated(missed())
+    return replace(wrapped(inference(), (missed(), missed()), full, False), trust=jnp.asarray(0.5, jnp.float32))
+
+
 FILTERS = {
     "window": lambda: observation_window(3, 2, 1),
     "gru": lambda: eqx.tree_at(lambda f: f.q0, GRU(7, 2, 1, key=jax.random.key(0)), jnp.linspace(-1, 1, 7)),
@@ -93,6 +111,7 @@ FILTERS = {
         FiniteMemory(4, actions=True, dimension=3).fit(continuous(), continuous(), key=jax.random.key(0)),
         observation_window(1, 2, 1),
     ),
+    "inference, gaps + marked window": lambda: Concatenated(tolerant(), MarkedFilter(observation_window(1, 4, 1), 2)),
     "tabular": lambda: fit_tabular(discrete(), discrete(), Tabular(future=2, max_rank=3)),
     "window on symbols": lambda: observation_window(2, 3, 2),
 }
@@ -224,7 +243,10 @@ def alone(tmp_path_factory):
         if isinstance(agent.scaling, OneHot):
             observations = (agent.first + rng.integers(3, size=60)).tolist()
         else:
-            observations = agent.scaling.decode(seen[rng.permutation(len(seen))]).tolist() * 3
+            shuffled = seen[rng.permutation(len(seen))]
+            if agent.agent.filter.accepts_gaps:
+                shuffled = np.where(rng.random(shuffled.shape) < 0.4, np.nan, shuffled)
+            observations = agent.scaling.decode(shuffled).tolist() * 3
         episodes[name], expected[name] = [observations[:40], observations[40:60], observations[:5]], []
         state = None
         for episode in episodes[name]:
@@ -249,7 +271,7 @@ def test_acts_as_the_agent(name, alone):
 
 def test_needs_numpy_alone(alone):
     assert not {"jax", "jaxlib", "equinox", "rpsp", "scipy", "gymnasium"} & set(alone[1]["modules"])
-    assert len(SCRIPT.read_text(encoding="utf-8").splitlines()) < 140
+    assert len(SCRIPT.read_text(encoding="utf-8").splitlines()) < 280
 
 
 @pytest.mark.parametrize("name", ["gru", "inference", "kernel-bayes", "residual"])
@@ -269,6 +291,40 @@ def test_computes_the_same_in_double_precision(name):
             _, state = policy.step(observation, state)
             np.testing.assert_allclose(np.concatenate(state[0]), q, atol=1e-10, rtol=1e-10)
             np.testing.assert_allclose(state[1], executed, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["window", "gru", "inference", "inference, gaps + marked window"])
+def test_expects_and_is_surprised_as_the_agent(name):
+    agent, rng = make_agent(FILTERS[name]()), np.random.default_rng(0)
+    episodes = unpack(continuous())[:8]
+    if not agent.agent.filter.accepts_gaps:
+        agent.calibrate(episodes)
+    policy = acting_template.load(io.BytesIO(policy_bytes(agent)))
+    state, own, values = None, None, []
+    for t in range(12):
+        seen = agent.scaling.decode(0.3 * rng.standard_normal(2))
+        if agent.agent.filter.accepts_gaps and t % 4 == 3:
+            seen[rng.integers(2)] = np.nan
+        given = own
+        _, state = agent.predict(seen, state, episode_start=t == 0)
+        _, own = policy.step(seen, own)
+        if t == 0:
+            assert np.isnan(agent.surprise(state).p).all()
+            continue
+        surprise = agent.surprise(state)
+        z, p = policy.surprise(seen, given)
+        np.testing.assert_allclose(z, surprise.z[0], atol=2e-3, rtol=2e-3)  # float32 and double
+        assert p == pytest.approx(surprise.p[0], rel=2e-2, abs=1e-6)
+        values.append(p)
+        for exported, expected in zip(policy.expect(own), agent.expect(state, return_std=True), strict=True):
+            np.testing.assert_allclose(exported, expected[0], rtol=2e-3, atol=2e-3)
+    assert len(set(values)) > 5
+
+
+def test_without_its_environment_nothing_is_expected():
+    policy = acting_template.load(io.BytesIO(policy_bytes(make_agent(FILTERS["window"]()))))
+    with pytest.raises(ValueError, match="exported without a predictive distribution"):
+        policy.expect(policy.step([5.0, -1.0])[1])
 
 
 def test_drawn_actions():

@@ -15,20 +15,37 @@ from gymnasium.spaces import Space
 from gymnasium.vector import VectorEnv
 
 from rpsp.algorithms.policies import Agent
+from rpsp.data.episodes import Episode
 from rpsp.data.scaling import Encoding, OneHot, Scaling, row_shape
 from rpsp.errors import FileFormatError, UsageError
+from rpsp.experiments import agent_uncertainty
+from rpsp.experiments.agent_uncertainty import Surprise
 from rpsp.experiments.checkpoints import check_fit
 from rpsp.experiments.notebooks import described
 from rpsp.experiments.packs import read_pack
 from rpsp.experiments.resolve import environment_maker, read_config
 from rpsp.experiments.run_directory import RunDirectory, warn
 from rpsp.experiments.spaces import Structure, check_spaces, read_spaces, read_structure
+from rpsp.filters.uncertainty import GaussianUncertainty
 from rpsp.training.acting import lockstep
 from rpsp.training.actions import Units, units_of
 from rpsp.training.rollouts import Collected, collect
 
 EVALUATING = 1_000_000_000
 """The iteration number from which evaluation derives its seeds. Training never reaches it, so the seeds differ."""
+
+
+class Before(NamedTuple):
+    """What an agent knew before its last observation, and that observation. One row per environment."""
+
+    q: np.ndarray
+    """The state of the filter."""
+    executed: np.ndarray
+    """The action, clipped, in the agent's scaling."""
+    seen: np.ndarray
+    """The observation that followed, scaled."""
+    starts: np.ndarray
+    """Whether it is the first one of an episode."""
 
 
 class ActingState(NamedTuple):
@@ -42,6 +59,8 @@ class ActingState(NamedTuple):
     """Number of steps since the episode started."""
     episodes: np.ndarray
     """Number of the episode among all episodes this agent has started. The noise of actions derives from it."""
+    before: Before | None = None
+    """For `surprise`. A state without it can be given to `predict`, too."""
 
 
 class _Fixed(NamedTuple):
@@ -78,6 +97,8 @@ class TrainedAgent:
     structure: Structure = field(default_factory=Structure)
     """The structure of observations and actions in the environment."""
     _begun: int = field(default=0, repr=False)
+    fitted_uncertainty: GaussianUncertainty | None = field(default=None, repr=False)
+    """The predictive distribution of the filter, once it is fitted."""
     _compiled: dict[bool, Callable[..., Any]] = field(default_factory=dict, repr=False)
 
     def predict(
@@ -198,7 +219,8 @@ class TrainedAgent:
         q, drawn = self._acting(deterministic)(state.q, state.executed, seen, starts, noise)
         executed = self.units.clip(drawn)
         action = self.units.decode(executed)
-        return (action[0] if single else action), ActingState(q, executed, steps + 1, episodes)
+        before = Before(state.q, state.executed, seen, starts)
+        return (action[0] if single else action), ActingState(q, executed, steps + 1, episodes, before)
 
     @property
     def coordinate_names(self) -> list[str] | None:
@@ -256,18 +278,65 @@ class TrainedAgent:
         streams = (np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=at)) for at in where)
         return np.concatenate([self.units.noise(stream, 1) for stream in streams]).astype(np.float32)
 
-    def expect(self, state: ActingState) -> np.ndarray:
+    def expect(self, state: ActingState, *, return_std: bool = False) -> Any:
         """Return E[o | q, a], the expected next observation after the action that was just chosen.
 
         Args:
             state: the state that `predict` returned.
+            return_std: whether to return standard deviations, too. The first call fits them (`calibrate`).
 
         Returns:
-            One row per environment, in the scale of the environment's observations.
+            One row per environment, in the scale of the environment's observations. With `return_std`, a pair of such
+            arrays.
         """
         self._check_state(state)
+        if return_std:
+            uncertainty = self.uncertainty
+            mean, std = agent_uncertainty.expected(self.agent.filter, uncertainty, state.q, state.executed)
+            assert isinstance(self.scaling, Scaling)  # otherwise there is no uncertainty
+            return self.scaling.decode(mean), std * self.scaling.scale
         predicted = jax.vmap(self.agent.filter.predict)(jnp.asarray(state.q), jnp.asarray(state.executed))
         return self.scaling.decode(np.asarray(predicted, np.float64))
+
+    def surprise(self, state: ActingState) -> Surprise:
+        """Return how improbable the last observation is, given those before it, with its p-value.
+
+        The first call fits the predictive distribution (`calibrate`).
+
+        Args:
+            state: the state that `predict` returned for the observation.
+
+        Raises:
+            UsageError: if the state was not returned by `predict`, or observations are symbols.
+        """
+        self._check_state(state)
+        if state.before is None:
+            raise UsageError("state: does not contain the last observation; give the state that predict returned.")
+        q, executed, seen, starts = state.before
+        found = agent_uncertainty.surprise(self.agent.filter, self.uncertainty, q, executed, seen)
+        return Surprise(np.where(starts[:, None], np.nan, found.z), np.where(starts, np.nan, found.p))
+
+    def calibrate(self, episodes: list[Episode] | None = None) -> GaussianUncertainty:
+        """Fit the predictive distribution of the filter to episodes of this agent.
+
+        It is done when it is needed first, in the agent's own environments. An agent that was trained with missing readings
+        has one already.
+
+        Args:
+            episodes: episodes that `evaluate` returned, at least two. Default: some are played, with seeds of their own.
+        """
+        envs = self.environments(10) if episodes is None and self.make_envs is not None else None
+        try:
+            self.fitted_uncertainty = agent_uncertainty.fitted_uncertainty(self.agent, self.scaling, envs, episodes)
+        finally:
+            if envs is not None:
+                envs.close()
+        return self.fitted_uncertainty
+
+    @property
+    def uncertainty(self) -> GaussianUncertainty:
+        """The predictive distribution of the filter. Fitted at first use."""
+        return self.calibrate() if self.fitted_uncertainty is None else self.fitted_uncertainty
 
     def evaluate(
         self, episodes: int = 10, *, seed: int = 0, deterministic: bool = True, envs: VectorEnv | None = None

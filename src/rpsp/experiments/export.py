@@ -22,10 +22,12 @@ from rpsp.data.files import write_bytes
 from rpsp.data.scaling import ImageBasis, Joined, OneHot, Scaling, encoded_size
 from rpsp.errors import DivergedError, RpspError, UsageError
 from rpsp.experiments import acting_template, onnx_graph
+from rpsp.experiments.agent_uncertainty import predictive
 from rpsp.experiments.agents import ActingState, TrainedAgent, load
 from rpsp.experiments.compilation import compilation_cached
 from rpsp.experiments.files import Say, free_directory
 from rpsp.filters.base import AbstractFilter, Concatenated
+from rpsp.filters.gaps import GapFilter
 from rpsp.training.actions import ActionProduct, ActionRange, ActionSymbols, Units
 
 Arrays = dict[str, np.ndarray]
@@ -96,12 +98,15 @@ def policy_bytes(agent: TrainedAgent) -> bytes:
         DivergedError: if an array contains NaN.
     """
     beliefs = _beliefs(agent.agent.filter)
+    predicts = _with_prediction(agent, beliefs)
     network = _network(agent.agent.policy)
     about = {
         "format": "rpsp policy 1",
         "beliefs": [kind for kind, _ in beliefs],
         "layers": len(network.layers),
         "body": _body(network),
+        "predicts": predicts,
+        "gaps": agent.agent.filter.accepts_gaps,
         "symbols": agent.scaling.size if isinstance(agent.scaling, OneHot) else None,
         **_kind(agent),
         **_names(agent),
@@ -124,6 +129,25 @@ def _beliefs(filter: AbstractFilter) -> list[tuple[str, Arrays]]:
         return _beliefs(filter.first) + _beliefs(filter.second)
     kind, arrays = filter.exported()
     return [(kind, {"q0": np.asarray(filter.init(), np.float64)} | arrays)]
+
+
+def _with_prediction(agent: TrainedAgent, beliefs: list[tuple[str, Arrays]]) -> str | None:
+    """Add the arrays of `expect` and `surprise` to the first filter. Return the name of its prediction in act.py.
+
+    It is None if act.py has no prediction of this filter, or the predictive distribution cannot be fitted because the
+    environment is unknown.
+    """
+    filter = predictive(agent.agent.filter)
+    kind, arrays = beliefs[0]
+    if isinstance(filter, GapFilter):
+        return kind.split()[-1]
+    prediction = filter.exported_prediction()
+    if prediction is None or not isinstance(agent.scaling, Scaling) or filter.accepts_gaps:
+        return None
+    if agent.make_envs is None and agent.fitted_uncertainty is None:
+        return None
+    arrays |= prediction[1] | agent.uncertainty.exported()
+    return prediction[0]
 
 
 def _network(policy: AbstractPolicy) -> Network:

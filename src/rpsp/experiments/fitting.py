@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode
 from rpsp.data.episodes import Episode
 from rpsp.data.logs import Log, is_log, read_log
 from rpsp.data.recordings import MINARI, load_episodes, other_format, save_episodes
+from rpsp.data.scaling import OneHot
 from rpsp.envs.make import make
 from rpsp.envs.vector import observation_names
 from rpsp.errors import FileFormatError, UsageError
@@ -103,7 +104,26 @@ def inspect(directory: Path, horizon: int = 10) -> list[Path]:
         "error_by_horizon": figures.error_by_horizon(model.errors, title),
         "coordinates": figures.coordinate_meaning(model, episodes, names, title=title),
     }
+    if not isinstance(model.observations, OneHot):
+        drawn |= _uncertainty_figures(model, episodes, horizon, names, title)
     return [figures.save(figure, into, name) for name, figure in drawn.items()]
+
+
+def _uncertainty_figures(
+    model: PredictiveStateModel, episodes: list[Episode], horizon: int, names: list[str] | None, title: str
+) -> dict[str, Any]:
+    """Return the figures of coverage and of surprise, by name."""
+    longest = max(episodes, key=len)
+    horizon = min(horizon, len(longest))
+    horizons = sorted({1, max(1, horizon // 2), horizon})
+    levels = [0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99]
+    shares = model.coverage(episodes, levels, horizon)[[h - 1 for h in horizons]]
+    shown = names or [f"observation {i}" for i in range(longest.observations.shape[1])]
+    found = model.surprise(longest.observations, longest.actions)
+    return {
+        "calibration": figures.calibration(levels, shares, horizons, title),
+        "surprise": figures.surprise(found, shown, title),
+    }
 
 
 def _recorded(config: FitConfig, say: Say) -> list[Episode]:

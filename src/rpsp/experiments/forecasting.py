@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from rpsp.data.arrays import Numbers
 from rpsp.data.batches import Batch, pack
 from rpsp.data.episodes import Episode
 from rpsp.data.scaling import OneHot, Scaling
+from rpsp.data.windows import flat, window_index
 from rpsp.errors import UsageError
 from rpsp.filters.base import AbstractFilter, compiled_unroll
 from rpsp.filters.gaps import state_and_covariance, without_gaps
-from rpsp.filters.uncertainty import AbstractUncertainty, GaussianUncertainty
+from rpsp.filters.surprise import p_values, recent
+from rpsp.filters.uncertainty import WINDOWS, AbstractUncertainty, GaussianUncertainty
+from rpsp.filters.uncertainty_fit import innovations_of
 
 
 def one_row(history: Episode) -> Batch:
@@ -103,6 +108,71 @@ def _log_densities(
         return uncertainty.log_density(uncertainty.forecast(inner, state, P, action[None]), observation)
 
     return jax.vmap(jax.vmap(of_one))(jnp.asarray(states), jnp.asarray(actions), jnp.asarray(observations))
+
+
+def coverage(
+    uncertainty: GaussianUncertainty, filter: AbstractFilter, batch: Batch, levels: list[float], horizon: int
+) -> Float[np.ndarray, "horizon level"]:
+    """Return the share of readings in the bands, over all steps of a batch and all observations.
+
+    Args:
+        uncertainty: the distribution.
+        filter: the filter.
+        batch: encoded episodes.
+        levels: the shares that bands should contain.
+        horizon: number of steps ahead, from 1.
+    """
+    steps = window_index(batch, 1, horizon - 1).steps
+    steps = steps[:: -(-len(steps) // 4000)]
+    ahead = steps[:, None] + np.arange(horizon)
+    mean, covariance = moments(
+        uncertainty, filter, flat(compiled_unroll(filter, batch))[steps], flat(batch.actions)[ahead]
+    )
+    ratios = np.abs(flat(batch.observations)[ahead] - np.asarray(mean)) / standard_deviations(np.asarray(covariance))
+    known = ~np.isnan(ratios)
+    shares = [(ratios <= uncertainty.half_widths(level, horizon)) & known for level in levels]
+    return np.stack([inside.sum(axis=(0, 2)) / known.sum(axis=(0, 2)) for inside in shares], axis=1)
+
+
+class Surprise(NamedTuple):
+    """How improbable readings are, given those before them."""
+
+    z: Float[np.ndarray, "n obs"]
+    """Reading minus expectation, in standard deviations of each sensor; NaN where it was not read."""
+    p: Float[np.ndarray, " n"]
+    """p-value of the readings of a step: the share of held-out steps that are at least as surprising."""
+    recent: Float[np.ndarray, " n"]
+    """p-value of the last ten readings together; NaN during the first nine steps."""
+    still: Int[np.ndarray, "n obs"]
+    """Number of steps for which each sensor has repeated the same reading. Sensors with noise do not."""
+
+
+def surprise(uncertainty: GaussianUncertainty, filter: AbstractFilter, history: Episode) -> Surprise:
+    """Return the surprise of all readings of an encoded episode but the first."""
+    batch, steps = one_row(history), len(history)
+    found = innovations_of(filter, uncertainty, compiled_unroll(filter, batch), batch.actions, batch.observations)
+    levels = np.asarray(found.level, np.float64)[0, :steps]
+    z, p = np.asarray(found.z, np.float64)[0, :steps], p_values(levels, uncertainty)
+    window = WINDOWS[-1]
+    means = recent(levels, window) if steps >= window else np.full(steps, np.nan)
+    return Surprise(z, p, p_values(means, uncertainty, window), _still(history.observations))
+
+
+def _still(observations: Float[np.ndarray, "n_1 obs"]) -> Int[np.ndarray, "n obs"]:
+    """Return for how many steps each sensor has repeated its reading, after each step but the reset."""
+    found = np.zeros((len(observations) - 1, observations.shape[1]), np.int64)
+    count = np.zeros(observations.shape[1], np.int64)
+    for t, same in enumerate(observations[1:] == observations[:-1]):
+        count = np.where(same, count + 1, 0)
+        found[t] = count
+    return found
+
+
+def gaussian(uncertainty: AbstractUncertainty, what: str) -> GaussianUncertainty:
+    """Return the uncertainty. Raises `UsageError` if it is one of symbols."""
+    if not isinstance(uncertainty, GaussianUncertainty):
+        raise UsageError(f"{what}: is defined for numbers; for symbols use the probabilities that predict returns.")
+    return uncertainty
 
 
 def in_units(

@@ -78,7 +78,12 @@ def read_model(path: Path) -> Stored:
         raise UsageError(f"kind: {extra['kind']!r} is not known; import the module that defines it first")
     belief = find_belief(extra["kind"])
     belief = with_settings(belief, upgraded_model(extra, settings_of(belief)))
-    arguments = {"seed": extra["seed"], "held_out": extra["held_out"], "missing": extra.get("missing")}
+    arguments = {
+        "seed": extra["seed"],
+        "held_out": extra["held_out"],
+        "missing": extra.get("missing"),
+        "gate": extra.get("gate"),
+    }
     filter, observations, actions, *rest = tree
     contents = Contents(filter, observations, actions, rest[0] if rest else None)
     if not isinstance(filter, AbstractFilter):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, SupportsFloat, SupportsIndex
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -18,6 +20,7 @@ from rpsp.experiments import forecasting
 from rpsp.experiments.baselines import errors_beside_baselines
 from rpsp.experiments.compilation import compilation_cached
 from rpsp.experiments.configure import find_belief, with_settings
+from rpsp.experiments.forecasting import Surprise
 from rpsp.experiments.model_files import Contents, Stored, file_of_this_version, read_model, write_model
 from rpsp.experiments.model_inputs import as_float, encodings, whole_number
 from rpsp.experiments.notebooks import model_html
@@ -42,6 +45,8 @@ class PredictiveStateModel:
         held_out: fraction of the data that is held out, between 0 and 1.
         missing: "nan": an observation that is NaN is a missing reading, and the model goes on without it. Default: NaN
             is a fault, and refused.
+        gate: with missing="nan", readings that are further than this many standard deviations from their expectation
+            count as missing. Default: none.
         **settings: settings of the belief by name (`past`, `future`, `dimension`, `epochs`, …).
 
     Raises:
@@ -55,6 +60,7 @@ class PredictiveStateModel:
         seed: int = 0,
         held_out: SupportsFloat = 0.2,
         missing: str | None = None,
+        gate: SupportsFloat | None = None,
         **settings: Any,
     ):
         self.belief = with_settings(find_belief(kind), settings)
@@ -65,6 +71,11 @@ class PredictiveStateModel:
         if missing not in (None, "nan"):
             raise UsageError(f"missing: {missing!r} is not known; give 'nan', or None if no reading is missing.")
         self.missing = missing
+        self.gate = None if gate is None else as_float(gate)
+        if self.gate is not None and not self.gate > 0:
+            raise UsageError(f"gate: {gate!r} is not a number above 0; give standard deviations, such as 6.")
+        if self.gate is not None and missing is None:
+            raise UsageError("gate: outliers count as missing, so it needs missing='nan'.")
         self._filter: AbstractFilter | None = None
         self._uncertainty: AbstractUncertainty | None = None
         self.errors: dict[str, list[float]] = {}
@@ -129,6 +140,8 @@ class PredictiveStateModel:
         full = (completed(filter, batch), completed(filter, held)) if isinstance(filter, GapFilter) else None
         errors = errors_beside_baselines(self.kind, filter, batch, held, rng=rng, full=full)
         self._uncertainty = uncertainty_of(filter, batch, held, discrete=self.belief.discrete)
+        if isinstance(filter, GapFilter) and self.gate is not None:
+            filter = replace(filter, gate=jnp.asarray(self.gate, jnp.float32))
         self._filter, self.errors = filter, errors
         return self
 
@@ -249,6 +262,44 @@ class PredictiveStateModel:
         """
         return forecasting.log_likelihood(self.uncertainty, self.fitted, self.encode(episodes), self.observations)
 
+    def surprise(self, observations: Any, actions: Any) -> Surprise:
+        """Return how improbable every reading of an episode is, given those before it.
+
+        Args:
+            observations: T + 1 observations, the reset observation first.
+            actions: the T actions between them.
+
+        Returns:
+            Row t is about `observations[t + 1]`.
+
+        Raises:
+            UsageError: if the model is one of symbols, or not fitted.
+        """
+        uncertainty = forecasting.gaussian(self.uncertainty, "surprise")
+        history = self._history(observations, actions)
+        return forecasting.surprise(uncertainty, self.fitted, history)
+
+    def coverage(
+        self, episodes: Sequence[Any], levels: Sequence[float] = (0.5, 0.8, 0.9, 0.95), horizon: SupportsIndex = 10
+    ) -> Float[np.ndarray, "horizon level"]:
+        """Return the share of readings that the bands of `predict_interval` contain.
+
+        Args:
+            episodes: a sequence of episodes.
+            levels: the shares that the bands should contain.
+            horizon: largest number of steps ahead.
+
+        Returns:
+            An array `[horizon, level]`. The share is over all steps and observations.
+
+        Raises:
+            UsageError: if a level is not between 0 and 1, no episode is long enough, or the model is one of symbols.
+        """
+        uncertainty = forecasting.gaussian(self.uncertainty, "coverage")
+        known = [forecasting.checked_level(level) for level in levels]
+        batch = self.encode(episodes)
+        return forecasting.coverage(uncertainty, self.fitted, batch, known, whole_number("horizon", horizon, 1))
+
     @property
     def uncertainty(self) -> AbstractUncertainty:
         """The predictive distribution of the filter. Raises `UsageError` before `fit`, and for files of 0.4.0."""
@@ -365,7 +416,7 @@ class PredictiveStateModel:
             StorageError: if the file exists and `overwrite` is False, or it cannot be written.
             UsageError: if a file cannot represent the model.
         """
-        arguments = {"seed": self.seed, "held_out": self.held_out, "missing": self.missing}
+        arguments = {"seed": self.seed, "held_out": self.held_out, "missing": self.missing, "gate": self.gate}
         contents = Contents(self.fitted, self.observations, self.actions, self._uncertainty)
         write_model(Path(path), Stored(self.belief, arguments, contents, self.errors), overwrite=overwrite)
 

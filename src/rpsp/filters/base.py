@@ -149,6 +149,15 @@ class AbstractFilter(eqx.Module):
         """
         raise UsageError(f"export: act.py has no update for {type(self).__name__}; use rpsp.load(...).predict instead.")
 
+    def exported_prediction(self) -> tuple[str, dict[str, np.ndarray]] | None:
+        """Return the prediction as arrays, for `rpsp export`.
+
+        Returns:
+            The name of the prediction in act.py, and the arrays that it needs; None if act.py has none for this filter,
+            which is the default.
+        """
+        return None
+
     def coordinate_name(self, i: int) -> str | None:
         """Return the meaning of coordinate i for figures and reports, or None if it has no name. Default: None."""
         return None

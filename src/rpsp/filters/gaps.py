@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from rpsp.data.arrays import Numbers
+from rpsp.errors import UsageError
 from rpsp.filters.base import AbstractFilter, constant
 from rpsp.filters.marked import hiding
 from rpsp.filters.uncertainty import (
@@ -72,6 +73,8 @@ class GapFilter(AbstractFilter):
     trust: Float[Numbers, ""] = constant(default_factory=lambda: np.ones((), np.float32))
     """Factor of the corrections x̂ − x_t, chosen on held-out episodes. 1 is exact for linear-Gaussian systems; for others,
     whose propagation is an approximation, less can be better."""
+    gate: Float[Numbers, ""] = constant(default_factory=lambda: np.full((), np.inf, np.float32))
+    """A reading that is further from its expectation, in its standard deviations, counts as missing. Default: no limit."""
 
     def init(self) -> Float[Array, " q"]:
         """Return q_0, followed by zeros."""
@@ -120,6 +123,9 @@ class GapFilter(AbstractFilter):
         S = jnp.where(begun == 1, noise.covariance(state, action), self.first_covariance)
         both = jnp.concatenate([jnp.eye(len(P)), moves.C])  # of x and o, by x
         M = both @ P @ both.T + jnp.pad(S, (len(P), 0))
+        spread = jnp.sqrt(jnp.maximum(jnp.diagonal(M)[len(P) :], 1e-12))
+        outlying = jnp.abs(jnp.nan_to_num(observation) - expected) > self.gate * spread
+        seen = seen & ~(outlying & (begun == 1))
         scale, factor = observed_factor(M[len(P) :, len(P) :], seen)
         # Columns of readings that did not come are 0, and so change nothing.
         columns = M[:, len(P) :] * jnp.where(seen, 1 / scale, 0.0)
@@ -135,6 +141,21 @@ class GapFilter(AbstractFilter):
         most = FARTHEST * jnp.sqrt(jnp.maximum(jnp.diagonal(P), 0.0))
         correction = self.trust * (moves.T @ jnp.clip(change[: len(P)], -most, most))
         return state + correction, completed, moves.bounded(J @ conditional @ J.T)
+
+    def exported(self) -> tuple[str, dict[str, np.ndarray]]:
+        """Return the arrays of act.py's `gaps`: those of the wrapped filter, and of its distribution."""
+        kind, arrays = self.inner.exported()
+        prediction = self.inner.exported_prediction()
+        if prediction is None or not isinstance(self.uncertainty, GaussianUncertainty):
+            raise UsageError(
+                f"export: act.py does not support missing readings with {type(self.inner).__name__}; use "
+                "rpsp.load(...).predict instead."
+            )
+        moves = self.uncertainty.propagation
+        own = {name: getattr(moves, name) for name in ("A", "B", "C", "T", "limit")}
+        own |= {name: getattr(self, name) for name in ("first_mean", "first_covariance", "B_first", "trust")}
+        both = arrays | prediction[1] | self.uncertainty.exported()
+        return f"gaps {kind} {prediction[0]}", both | {name: np.asarray(x, np.float64) for name, x in own.items()}
 
     def predict(self, q: Array, action: Array) -> Float[Array, " obs"]:
         """Predict with the wrapped filter."""

@@ -86,6 +86,10 @@ class InferenceFilter(AbstractFilter):
         first = {"first": W_first[0], "W_first": W_first[1:], "bound": np.asarray(f.bound)}
         return "inference", first | exported_regression(f.phi, f.W)
 
+    def exported_prediction(self) -> tuple[str, dict[str, np.ndarray]]:
+        """Return the arrays of act.py's `regression`."""
+        return "regression", exported_regression(self.phi_pred, self.W_pred, "pred_")
+
     def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
         """Return x_{t+1} = clip(Wᵀ Φ(x_t, a_t, o_t)) and 1/(t+1). From q_0: x_1 = clip(W_firstᵀ [1, o_0]) and 1."""
         x, youth = q[:-1], q[-1:]

@@ -45,6 +45,11 @@ class ObservationWindow(AbstractFilter):
         """Return the array of act.py's `window`: which entries of [q_t, a_t, o_t] make q_{t+1}."""
         return "window", {"kept": _kept(self.window, 0, self.W_pred)}
 
+    def exported_prediction(self) -> tuple[str, dict[str, np.ndarray]]:
+        """Return the arrays of act.py's `linear`."""
+        W = np.asarray(self.W_pred, np.float64)
+        return "linear", {"pred_W": W[:-1], "pred_b": W[-1]}
+
     def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
         """Append the observation to the window, and remove the oldest one."""
         return jnp.concatenate([q, observation])[observation.shape[0] :]
@@ -145,6 +150,11 @@ class HistoryWindow(AbstractFilter):
         """Return the array of act.py's `window`: which entries of [q_t, a_t, o_t] make q_{t+1}."""
         return "window", {"kept": _kept(self.window, self.actions, self.W_pred)}
 
+    def exported_prediction(self) -> tuple[str, dict[str, np.ndarray]]:
+        """Return the arrays of act.py's `linear`."""
+        W = np.asarray(self.W_pred, np.float64)
+        return "linear", {"pred_W": W[:-1], "pred_b": W[-1]}
+
     def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
         """Append the newest action and observation, and drop the oldest."""
         newest = jnp.concatenate([action[: self.actions], observation])
@@ -242,6 +252,12 @@ class GRU(AbstractFilter):
         b_state = np.concatenate([np.zeros(2 * cell.hidden_size), cell.bias_n])
         weights = {"W_input": cell.weight_ih, "b_input": cell.bias, "W_state": cell.weight_hh, "b_state": b_state}
         return "gru", {name: np.asarray(x) for name, x in weights.items()}
+
+    def exported_prediction(self) -> tuple[str, dict[str, np.ndarray]]:
+        """Return the arrays of act.py's `linear`."""
+        decoder = to_float64(self).decoder
+        assert decoder.bias is not None  # always set by GRU
+        return "linear", {"pred_W": np.asarray(decoder.weight).T, "pred_b": np.asarray(decoder.bias)}
 
     def update(self, q: Array, action: Array, observation: Array) -> Float[Array, " q"]:
         """Return the next state of the recurrent unit."""

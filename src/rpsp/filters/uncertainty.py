@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
-from scipy.special import ndtri
+from scipy.special import gammainccinv, ndtri
 
 from rpsp.data.arrays import Numbers
 from rpsp.filters.base import AbstractFilter, constant
@@ -220,10 +220,23 @@ class Calibration(eqx.Module):
     """Root mean square of (o − mean)/σ. Standard deviations are multiplied by it."""
     quantiles: Float[Numbers, "h level obs"] = constant()
     """Quantiles of |o − mean|/σ at `LEVELS`, with the corrected σ: half the width of the bands (split conformal)."""
+    surprises: Float[Numbers, "window tail"] = constant(default_factory=lambda: gaussian_surprises())
+    """Levels of surprise (`surprise`) that a share `TAILS` of steps exceeds; of means over the last `WINDOWS` readings."""
 
 
 LEVELS = (*np.arange(0.05, 0.95, 0.05).round(2).tolist(), 0.95, 0.975, 0.99, 0.995)
 """Levels at which quantiles of errors are kept. Bands of other levels are interpolated."""
+
+
+TAILS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
+"""Shares of steps whose surprise is higher than the levels that are kept."""
+WINDOWS = 1, 10
+"""Numbers of readings over which surprise is averaged."""
+
+
+def gaussian_surprises() -> Float[np.ndarray, "window tail"]:
+    """Return the levels that belong to Gaussian innovations: L is exponential, a mean of n is a Gamma variable over n."""
+    return np.stack([gammainccinv(n, TAILS) / n for n in WINDOWS]).astype(np.float32)
 
 
 class GaussianUncertainty(AbstractUncertainty):
@@ -278,6 +291,13 @@ class GaussianUncertainty(AbstractUncertainty):
             share = (wanted - grid[i]) / (grid[i + 1] - grid[i])
             found = values[:, i] + share * (values[:, i + 1] - values[:, i])
         return found[np.minimum(np.arange(horizon), len(found) - 1)]
+
+    def exported(self) -> dict[str, np.ndarray]:
+        """Return the arrays of act.py's `noise`, and of the calibration one step ahead."""
+        noise, known = self.noise, self.calibration
+        arrays = {f"noise_{name}": getattr(noise, name) for name in ("root", "W", "mean", "projection")}
+        arrays |= {"factors": known.factors[0], "surprises": known.surprises[0], "tails": np.array(TAILS)}
+        return {name: np.asarray(x, np.float64) for name, x in arrays.items()}
 
     def log_density(self, forecast: Forecast, observation: Array) -> Float[Array, ""]:
         """Return log N(o; mean, covariance) of the coordinates that are not NaN."""

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,13 +24,17 @@ from rpsp.data.linalg import principal_directions, ridge
 from rpsp.data.windows import flat, longest_episode, window_index
 from rpsp.filters.base import AbstractFilter, compiled_unroll, to_float32
 from rpsp.filters.gaps import state_and_covariance, without_gaps
+from rpsp.filters.surprise import Innovation, innovation, recent
 from rpsp.filters.uncertainty import (
     LEVELS,
     LOG_RANGE,
+    TAILS,
+    WINDOWS,
     Calibration,
     GaussianUncertainty,
     Noise,
     Propagation,
+    gaussian_surprises,
 )
 
 COMPONENTS = 20
@@ -276,7 +281,51 @@ def calibrated(
     ratios[:, unseen] = np.abs(np.random.default_rng(0).standard_normal((len(ratios), int(unseen.sum()))))
     factors = np.maximum(np.sqrt(np.nanmean(ratios**2, axis=0)), 1e-6)
     quantiles = np.nanquantile(ratios / factors, LEVELS, axis=0, method="higher").transpose(1, 0, 2)
-    return to_float32(Calibration(factors, quantiles))
+    found = to_float32(Calibration(factors, quantiles))
+    corrected = trees.replace(lambda u: u.calibration, uncertainty, found)
+    return to_float32(Calibration(factors, quantiles, _surprises(filter, corrected, batch)))
+
+
+def _surprises(
+    filter: AbstractFilter, uncertainty: GaussianUncertainty, batch: Batch
+) -> Float[np.ndarray, "window tail"]:
+    """Return the quantiles of the surprise of held-out readings; those of Gaussian innovations for too few of them."""
+    found = levels_of(filter, uncertainty, batch)
+    starts = np.asarray(batch.starts) | ~np.asarray(batch.mask)
+    cuts = [np.append(np.flatnonzero(row), len(row)) for row in starts]
+    parts = [row[a:b] for row, at in zip(found, cuts, strict=True) for a, b in itertools.pairwise(at)]
+    quantiles = gaussian_surprises()
+    for i, window in enumerate(WINDOWS):
+        means = np.concatenate([recent(part, window) for part in parts if len(part) >= window] or [np.zeros(0)])
+        means = means[~np.isnan(means)]
+        enough = np.array(TAILS) * len(means) >= 5  # an empirical quantile needs some readings beyond it
+        if enough.any():
+            tails = np.array(TAILS)[enough]
+            quantiles[i, enough] = np.quantile(means, 1 - tails, method="higher")
+            ratio = quantiles[i, enough][-1] / gaussian_surprises()[i, enough][-1]
+            quantiles[i, ~enough] = gaussian_surprises()[i, ~enough] * max(ratio, 1.0)
+    return quantiles
+
+
+def levels_of(filter: AbstractFilter, uncertainty: GaussianUncertainty, batch: Batch) -> Float[np.ndarray, "row time"]:
+    """Return the levels of surprise of all readings of a batch; NaN at padding, and where nothing was read."""
+    found = innovations_of(filter, uncertainty, compiled_unroll(filter, batch), batch.actions, batch.observations)
+    return np.where(np.asarray(batch.mask), np.asarray(found.level, np.float64), np.nan)
+
+
+@eqx.filter_jit
+def innovations_of(
+    filter: AbstractFilter, uncertainty: GaussianUncertainty, states: Numbers, actions: Numbers, observations: Numbers
+) -> Innovation:
+    """Return the innovations of all steps of a batch, given the states before them. Compiled."""
+    inner = without_gaps(filter)
+
+    def of_one(q: Array, action: Array, observation: Array) -> Innovation:
+        state, P = state_and_covariance(filter, uncertainty, q)
+        return innovation(uncertainty.forecast(inner, state, P, action[None]), observation)
+
+    given = jnp.asarray(states), jnp.asarray(actions), jnp.asarray(observations)
+    return jax.vmap(jax.vmap(of_one))(*given)
 
 
 @eqx.filter_jit

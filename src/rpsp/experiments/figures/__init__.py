@@ -18,7 +18,7 @@ from rpsp.experiments.figures.appearance import (
     styles,
     subplots,
 )
-from rpsp.experiments.figures.bands import calibration, continuation
+from rpsp.experiments.figures.bands import calibration, continuation, surprise
 from rpsp.experiments.figures.curves import (
     at_a_glance,
     bars,
@@ -62,5 +62,6 @@ __all__ = [
     "styled",
     "styles",
     "subplots",
+    "surprise",
     "sweep",
 ]

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 
 from rpsp.experiments.figures.appearance import CYCLE, styled, subplots
+from rpsp.experiments.forecasting import Surprise
 
 SHOWN = 6
 """Largest number of observations in one figure."""
@@ -79,3 +80,35 @@ def calibration(
     axes.legend(fontsize=9)
     axes.set_title(title, loc="left")
     return figure
+
+
+@styled
+def surprise(found: Surprise, names: list[str], title: str = "") -> Figure:
+    """Plot the surprise of an episode's readings over time: p-values above, z-scores of the sensors below.
+
+    Args:
+        found: what `PredictiveStateModel.surprise` returns.
+        names: names of the observations. The six with the largest z-scores are drawn.
+        title: title of the figure.
+    """
+    figure, grid = subplots(2, size=(8.0, 4.6), sharex=True)
+    top, low = grid[:, 0]
+    times = np.arange(1, len(found.p) + 1)
+    top.semilogy(times, np.maximum(found.p, LEAST_P), "o", color="0.6", ms=2.5, label="of one step")
+    top.semilogy(times, np.maximum(found.recent, LEAST_P), color=CYCLE[0], lw=1.8, label="of the last ten steps")
+    top.axhline(0.01, color=CYCLE[1], lw=1, label="p = 0.01")
+    top.set_ylim(LEAST_P / 2, 2)
+    top.set_ylabel("p-value")
+    top.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, fontsize=9)
+    most = np.nanmax(np.abs(found.z), axis=0, initial=0.0)
+    for i, dim in enumerate(sorted(np.argsort(-most, kind="stable")[:SHOWN].tolist())):
+        low.plot(times, found.z[:, dim], color=CYCLE[i % len(CYCLE)], lw=1.2, label=names[dim])
+    low.set_ylabel("z-score")
+    low.set_xlabel("step")
+    low.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    return figure
+
+
+LEAST_P = 1e-6
+"""p-values are drawn at this value if they are smaller."""

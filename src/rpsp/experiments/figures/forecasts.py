@@ -210,7 +210,7 @@ def _draw_fan(found: Fan, names: list[str], title: str) -> Figure:
             # A forecast starts at the last observation, where the error is zero.
             ahead = t + np.arange(horizon + 1)
             centre = np.append(truth[t, dim], predicted[t, :, dim])
-            for low, high, alpha in ((0, 3, 0.15), (1, 2, 0.3)):
+            for low, high, alpha in ((0, 3, 0.25), (1, 2, 0.45)):
                 lower, upper = (centre + np.append(0, bands[k, t, :, dim]) for k in (low, high))
                 axes.fill_between(ahead, lower, upper, color=CYCLE[0], alpha=alpha, lw=0)
             axes.plot(
@@ -222,6 +222,10 @@ def _draw_fan(found: Fan, names: list[str], title: str) -> Figure:
     grid[-1, 0].set_xlabel("step")
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     return figure
+
+
+SMALLEST_EFFECT = 1e-3
+"""Coordinates with an effect smaller than this fraction of the largest one are not drawn: it would be noise."""
 
 
 @styled
@@ -244,7 +248,9 @@ def coordinate_meaning(
     null = jnp.zeros((8, batch.actions.shape[-1]))
     effects = jax.jacobian(lambda q: forecast(filter, q, null))(jnp.asarray(states.mean(axis=0)))
     effects = np.asarray(effects) * states.std(axis=0)  # [steps ahead, observation, coordinate]
-    strongest = np.argsort(-np.square(effects).sum(axis=(0, 1)), kind="stable")[:6]
+    sizes = np.square(effects).sum(axis=(0, 1))
+    strongest = np.argsort(-sizes, kind="stable")[:6]
+    strongest = strongest[sizes[strongest] > SMALLEST_EFFECT**2 * sizes.max()]
     rows = 1 if len(strongest) <= 3 else 2
     figure, grid = subplots(rows, 3, size=(9.0, 0.6 + 2.3 * rows))
     for axes, i in zip(grid.flat, np.sort(strongest), strict=False):
@@ -253,7 +259,9 @@ def coordinate_meaning(
                 np.arange(1, len(effects) + 1),
                 effects[:, dim, i],
                 color=CYCLE[dim],
-                lw=1.8,
+                lw=1.8
+                + 1.2 * (min(effects.shape[1], len(CYCLE)) - 1 - dim) / len(CYCLE),  # lines that coincide stay visible
+                ls="-" if dim % 2 == 0 else (0, (4, 2)),
                 label=_name(model, names, dim),
             )
         axes.axhline(0, color="0.7", lw=0.8, zorder=0)

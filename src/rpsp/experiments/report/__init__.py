@@ -7,8 +7,8 @@
 - `assets`: page template, style sheet and script.
 """
 
-from rpsp.experiments.report.one_run import observation_names
 from rpsp.experiments.report.writing import watch_report, write_report
+from rpsp.experiments.sensor_names import observation_names
 
 __all__ = [
     "observation_names",

@@ -17,7 +17,6 @@ from rpsp.data.files import read_bytes
 from rpsp.data.scaling import OneHot
 from rpsp.errors import FileFormatError, RpspError
 from rpsp.experiments.agents import load
-from rpsp.experiments.config import TrainConfig
 from rpsp.experiments.diagnosis import diagnose
 from rpsp.experiments.figures.appearance import COLOURS, CYCLE, Style, style
 from rpsp.experiments.figures.forecasts import Fan, agent_fan
@@ -38,6 +37,7 @@ from rpsp.experiments.resolve import read_config
 from rpsp.experiments.results import Result
 from rpsp.experiments.run_directory import RunDirectory
 from rpsp.experiments.run_writer import summary
+from rpsp.experiments.sensor_names import observation_names
 from rpsp.experiments.words import clock, mean_with_error, number
 from rpsp.training.loop import Record
 
@@ -123,7 +123,8 @@ def _training(records: Sequence[Record], method: str) -> str:
     """Return the charts of return, prediction error and policy change."""
     if not records:
         return '<p class="note">No iteration is finished yet.</p>'
-    steps, look = _column(records, "total_samples"), style(method)
+    # One run needs no dashes to be told from others.
+    steps, look = _column(records, "total_samples"), Style(style(method).colour)
 
     def line(name: str, label: str, own: Style = look, kind: str = "line", error: list[float] | None = None) -> Line:
         return Line(label, 0, own, steps, _column(records, name), kind, error)
@@ -190,14 +191,13 @@ def belief_section(directory: Path, say: Say) -> str:
 
 
 def _forecasts(directory: Path, horizon: int, say: Say) -> tuple[Fan, bool, list[str] | None]:
-    """Return forecasts from the middle of an episode, whether observations are symbols, and their names if known."""
+    """Return forecasts where an episode moves most, whether the observations are symbols, and their names if known."""
     agent = load(directory, say=say)
     # With exploration noise, because deterministic episodes may show little movement. The horizon is the one that the
     # state is fitted to predict, if it is fitted to predict one.
     episodes = agent.evaluate(5, deterministic=False).episodes
     found = agent_fan(agent, episodes, horizon)
-    middle = max(0, (len(found.truth) - found.length) // 2)
-    return found._replace(first=middle), isinstance(agent.scaling, OneHot), agent.coordinate_names
+    return found, isinstance(agent.scaling, OneHot), agent.coordinate_names
 
 
 def _fan_panel(fan: Fan, dim: int, name: str, colour: str) -> str:
@@ -205,8 +205,7 @@ def _fan_panel(fan: Fan, dim: int, name: str, colour: str) -> str:
     horizon, last = fan.predicted.shape[1], min(fan.first + fan.length, len(fan.truth)) - 1
     truth, times = fan.truth[:, dim], np.arange(fan.first, last + 1)
     shown = truth[times]
-    middle, half = (shown.max() + shown.min()) / 2, max(shown.max() - shown.min(), 1e-6) / 2
-    x, y = Scale(fan.first, max(last, fan.first + 1)), Scale(middle - 1.25 * half, middle + 1.25 * half)
+    x, y = Scale(fan.first, max(last, fan.first + 1)), Scale(*_panel_range(fan, dim, shown))
     marks, steps, expected = [], [], []
     for t in fan.moments:
         ahead = (t + np.arange(horizon + 1.0)).tolist()
@@ -225,6 +224,23 @@ def _fan_panel(fan: Fan, dim: int, name: str, colour: str) -> str:
         Line("what happened", 0, Style("var(--ink)"), times.astype(float).tolist(), shown.tolist(), "truth"),
     ]
     return chart(name, lines, x, y, marks="".join(marks) + dots, label="step", kind="low")
+
+
+def _panel_range(fan: Fan, dim: int, shown: np.ndarray) -> tuple[float, float]:
+    """Return a range of values that contains what happened, the forecasts, and 90 % of the ends of their bands.
+
+    Forecasts that diverge do not count beyond three times the range of what happened.
+    """
+    low, high = float(np.nanmin(shown)), float(np.nanmax(shown))
+    forecasts = fan.predicted[list(fan.moments), :, dim]
+    ends = np.concatenate([forecasts + fan.bands[i][list(fan.moments), :, dim] for i in (0, 3)])
+    if ends.size:
+        far = 3 * max(high - low, float(np.nanmedian(np.abs(ends - np.nanmedian(ends)))), 1e-6)
+        bottom = min(float(np.nanmin(forecasts)), float(np.nanquantile(ends, 0.05)))
+        top = max(float(np.nanmax(forecasts)), float(np.nanquantile(ends, 0.95)))
+        low, high = max(min(low, bottom), low - far), min(max(high, top), high + far)
+    margin = 0.05 * max(high - low, 1e-6)
+    return low - margin, high + margin
 
 
 def _symbol_panel(fan: Fan) -> str:
@@ -246,25 +262,6 @@ def _symbol_panel(fan: Fan) -> str:
     )
     note = "darker is more probable; dots are the symbols that occurred"
     return chart("Symbols", [], x, y, marks=cells + dots, note=note, label="step")
-
-
-OBSERVATIONS = {
-    "InvertedPendulum": ("cart position", "pole angle"),
-    "Swimmer": ("front angle", "first joint", "second joint"),
-    "Hopper": ("height", "torso angle", "thigh angle", "leg angle", "foot angle"),
-    "Walker2d": (
-        "height", "torso angle", "right thigh", "right leg", "right foot", "left thigh", "left leg", "left foot",
-    ),
-}  # fmt: skip
-"""Names of the positions in the paper's tasks."""
-
-
-def observation_names(config: TrainConfig, count: int) -> list[str]:
-    """Return a name for each observation that the agent receives."""
-    known = OBSERVATIONS.get((config.env or "").rpartition("-v")[0], ())
-    observe = config.sensors.observe or "positions"
-    indices = range(count) if observe in ("positions", "all") else [int(i) for i in observe.split(",")]
-    return [known[i] if i < len(known) else f"observation {i}" for i in indices][:count]
 
 
 def video_section(directory: Path, beside: Path) -> str:

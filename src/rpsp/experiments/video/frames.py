@@ -33,6 +33,10 @@ class Watched:
     """In the units of the environment; symbols as one-hot vectors."""
     forecasts: Float[np.ndarray, "steps horizon obs"]
     """Expected observations after each step."""
+    half_widths: Float[np.ndarray, "steps horizon obs"] | None
+    """Half the width of the 90 % bands of the forecasts; None if there are none."""
+    p_values: Float[np.ndarray, " steps"] | None
+    """p-value of each observation, given those before it; None if there is none."""
     rewards: Float[np.ndarray, " steps"]
     shown: range
     """The steps that become frames."""
@@ -66,7 +70,7 @@ class Plots:
     def __init__(self, episode: Watched, title: str = ""):
         self.episode = episode
         self.returns = np.concatenate([[0.0], np.cumsum(episode.rewards)])
-        spread = episode.observations.std(axis=0) / np.ptp(episode.limits, axis=1)
+        spread = np.nanstd(episode.observations, axis=0) / np.ptp(episode.limits, axis=1)
         self.dims = sorted(np.argsort(-spread, kind="stable")[:MOST_PLOTS].tolist())
         columns = 1 if len(self.dims) <= 4 else 2
         rows = -(-len(self.dims) // columns)
@@ -85,13 +89,16 @@ class Plots:
             axes.set_xlabel("steps from now" if lowest else "", fontsize=9, color="0.3")
         self.figure.text(0.02, 0.965, title, fontsize=12, fontweight="bold", va="center")
         self.clock = self.figure.text(0.97, 0.91, "", fontsize=11, ha="right", va="center", animated=True)
-        seen, ghost, after = self.lines[0][0], self.lines[0][2], self.lines[0][3]
+        seen, band, ghost, after = self.lines[0][:4]
+        shown = {"observed": seen, "forecast": ghost, "observed later": after}
+        if episode.half_widths is not None:
+            shown = {"observed": seen, "forecast": ghost, "90 % band": band, "observed later": after}
         self.figure.legend(
-            [seen, ghost, after],
-            ["observed", "forecast", "observed later"],
+            list(shown.values()),
+            list(shown),
             loc="center left",
             bbox_to_anchor=(0.01, 0.91),
-            ncols=3,
+            ncols=len(shown),
             fontsize=9.5,
             frameon=False,
             handlelength=1.6,
@@ -115,7 +122,7 @@ class Plots:
         axes.spines[["left", "bottom"]].set_color("0.75")
         axes.set_title(self.episode.names[dim], fontsize=9.5, loc="left", pad=3, color="0.2")
         seen = axes.plot([], [], color="0.1", lw=1.8, animated=True)[0]
-        halo = axes.plot([], [], color=CYCLE[0], lw=8, alpha=0.16, solid_capstyle="round", animated=True)[0]
+        halo = axes.fill_between([0, 0], [0, 0], [0, 0], color=CYCLE[0], alpha=0.2, lw=0, animated=True)
         ghost = axes.plot([], [], color=CYCLE[0], lw=2, marker="o", ms=3, animated=True)[0]
         after = axes.plot([], [], color="0.1", lw=1.1, ls=(0, (2, 2)), alpha=0.55, animated=True)[0]
         now = axes.plot([], [], "o", color=CYCLE[1], ms=6, animated=True)[0]
@@ -132,15 +139,28 @@ class Plots:
             far = 3 * (high - low)  # diverging forecasts leave the plot
             expected = np.clip(self.episode.forecasts[step, :, dim], low - far, high + far)
             expected = np.append(observations[step, dim], expected)
-            halo.set_data(np.arange(HORIZON + 1), expected)
+            if self.episode.half_widths is not None:
+                half = np.append(0.0, np.minimum(self.episode.half_widths[step, :, dim], far))
+                ahead = np.arange(HORIZON + 1)
+                halo.set_verts([_outline(ahead, expected - half, expected + half)])
             ghost.set_data(np.arange(1, HORIZON + 1), expected[1:])
             after.set_data(np.arange(last - step), observations[step:last, dim])
             now.set_data([0], observations[step : step + 1, dim])
             for line in (halo, ghost, after, seen, now):
                 line.axes.draw_artist(line)
-        self.clock.set_text(f"step {step}    return {self.returns[step]:.1f}")
+        clock = f"step {step}    return {self.returns[step]:.1f}"
+        if self.episode.p_values is not None and not np.isnan(p := self.episode.p_values[step]):
+            clock += f"    surprise p = {p:.2g}"
+        self.clock.set_text(clock)
         self.figure.draw_artist(self.clock)
         return np.asarray(self.canvas.buffer_rgba())[..., :3].copy()
+
+
+def _outline(x: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Return the corners of a band."""
+    known = ~np.isnan(low + high)
+    x, low, high = x[known], low[known], high[known]
+    return np.stack([np.concatenate([x, x[::-1]]), np.concatenate([low, high[::-1]])], axis=1)
 
 
 def _fitted(scene: Picture, caption: str = "") -> Picture:

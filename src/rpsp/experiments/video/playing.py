@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +17,15 @@ from jaxtyping import Array, Float
 
 from rpsp.algorithms.policies import Agent
 from rpsp.data.arrays import Numbers
-from rpsp.data.scaling import OneHot, coordinates
+from rpsp.data.scaling import OneHot, Scaling, coordinates
 from rpsp.errors import UsageError
+from rpsp.experiments.agent_uncertainty import predictive
 from rpsp.experiments.agents import EVALUATING, TrainedAgent, load
 from rpsp.experiments.compilation import compilation_cached
 from rpsp.experiments.files import Say
+from rpsp.experiments.forecasting import moments, standard_deviations
 from rpsp.experiments.resolve import read_config
+from rpsp.experiments.sensor_names import observation_names
 from rpsp.experiments.video.expected import expected_pictures
 from rpsp.experiments.video.files import encoder, write_video
 from rpsp.experiments.video.frames import HORIZON, Watched, pictures
@@ -58,7 +64,8 @@ def watch(
     agent = load(directory, int(checkpoint) if checkpoint.isdecimal() else checkpoint, say=say)
     config = read_config(directory)
     say(f"playing and rendering at most {steps} steps of {config.env}")
-    return film(agent, directory / "video", f"{config.env}, {config.method}", seed, steps, format, say)
+    title = f"{config.env}, {config.method}"
+    return film(agent, directory / "video", title, seed, steps, format, say, partial(observation_names, config))
 
 
 def film(
@@ -69,6 +76,7 @@ def film(
     steps: int = 500,
     format: str = "mp4",
     say: Say = lambda line: None,
+    names: Callable[[int], list[str]] | None = None,
 ) -> dict[str, Any]:
     """Play an episode and write its video.
 
@@ -80,6 +88,7 @@ def film(
         steps: maximum number of steps.
         format: "mp4" or "gif". Without ffmpeg, "mp4" becomes "gif".
         say: callback for messages.
+        names: returns names of this number of observations. Default: their numbers.
 
     Returns:
         The path of the video, the return, the numbers of steps and frames, and the seconds that it took.
@@ -89,6 +98,8 @@ def film(
         format = "gif"
         say("ffmpeg was not found, so a gif is written; for mp4: pip install imageio-ffmpeg")
     episode = play(agent, seed, steps)
+    if names is not None and agent.coordinate_names is None and not isinstance(agent.scaling, OneHot):
+        episode = replace(episode, names=names(len(episode.names)))
     if episode.scenes is None:
         say("the environment cannot be rendered (no render mode rgb_array): only observations are drawn")
     path = folder / f"{agent.checkpoint or 0:06d}-seed{seed}.{format}"
@@ -132,6 +143,7 @@ def play(agent: TrainedAgent, seed: int = 0, steps: int = 500) -> Watched:
         shown = range(0, len(rewards), every)
         expected = _forecasts(agent, states)
         forecasts = coordinates(agent.scaling).decode(expected)
+        half_widths, p_values = _uncertainty(agent, states)
         if ghost is not None:
             scenes = [ghost.over(*scene, forecasts[step]) for scene, step in zip(scenes, shown, strict=True)]
         else:
@@ -148,12 +160,14 @@ def play(agent: TrainedAgent, seed: int = 0, steps: int = 500) -> Watched:
         word, least = "observation", 0.1 * units.scale  # do not magnify tiny movements
     if images := agent.structure.images:
         scenes = expected_pictures(images[0], rows, agent.scaling.decode(expected), shown)
-    low, high = observations.min(axis=0), observations.max(axis=0)
+    low, high = np.nanmin(observations, axis=0), np.nanmax(observations, axis=0)
     margin = np.maximum(0.15 * (high - low), (least - (high - low)) / 2) + 1e-12
     real_time = float(envs.metadata.get("render_fps") or 30) / every
     return Watched(
         observations=observations,
         forecasts=forecasts,
+        half_widths=half_widths,
+        p_values=p_values,
         rewards=np.array(rewards),
         shown=shown,
         scenes=scenes if renders or images else None,
@@ -188,6 +202,27 @@ def _forecasts(agent: TrainedAgent, states: list[Any]) -> Float[np.ndarray, "ste
     low, high = (-np.inf, np.inf) if isinstance(units, ActionSymbols) else (units.low, units.high)
     q, executed = (np.concatenate([getattr(state, name) for state in states]) for name in ("q", "executed"))
     return np.asarray(_imagine(agent.agent, q, executed, jnp.asarray(low), jnp.asarray(high)), np.float64)
+
+
+def _uncertainty(
+    agent: TrainedAgent, states: list[Any]
+) -> tuple[Float[np.ndarray, "steps horizon obs"] | None, Float[np.ndarray, " steps"] | None]:
+    """Return half the widths of the 90 % bands of the forecasts, and the p-values of the observations.
+
+    The bands are those of forecasts in which the action is repeated; covariances hardly depend on later actions. None for
+    symbols, and for filters without a predictive distribution.
+    """
+    try:
+        uncertainty = agent.uncertainty
+    except UsageError:
+        return None, None
+    q, executed = (np.concatenate([getattr(state, name) for state in states]) for name in ("q", "executed"))
+    filter = predictive(agent.agent.filter)
+    actions = np.repeat(executed[:, None], HORIZON, axis=1)
+    _, covariance = moments(uncertainty, filter, q[:, : filter.size], actions)
+    assert isinstance(agent.scaling, Scaling)  # otherwise there is no uncertainty
+    half = uncertainty.half_widths(0.9, HORIZON) * standard_deviations(np.asarray(covariance)) * agent.scaling.scale
+    return half, np.array([agent.surprise(state).p[0] for state in states])
 
 
 @eqx.filter_jit
