@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ from rpsp.data.episodes import Episode
 from rpsp.errors import UsageError
 from rpsp.experiments.figures import calibration, surprise
 from rpsp.experiments.models import PredictiveStateModel
+from rpsp.filters.small_solves import cholesky, forward, solve
 from rpsp.filters.surprise import innovation, recent
-from rpsp.filters.uncertainty import TAILS, Forecast, gaussian_surprises
+from rpsp.filters.uncertainty import TAILS, Forecast, gaussian_surprises, observed_factor
 
 
 @cache
@@ -42,6 +44,31 @@ def test_levels_are_those_of_chi_squared(seen: tuple[int, ...], size: float) -> 
     exact = -chi2.logsf(x @ np.linalg.solve(part, x), len(seen))
     assert float(found.level) == pytest.approx(exact, rel=0.02)  # for large ones, the leading term
     np.testing.assert_allclose(np.asarray(found.z)[list(seen)], x / np.sqrt(np.diag(part)), rtol=1e-4)
+
+
+@pytest.mark.parametrize("n", [1, 3, 12])
+def test_small_solves_are_those_of_lapack(n: int) -> None:
+    rng = np.random.default_rng(n)
+    root = rng.normal(size=(n, n))
+    A, b, B = root @ root.T + np.eye(n), rng.normal(size=n), rng.normal(size=(n, 4))
+    L = np.linalg.cholesky(A)
+    found = cholesky(jnp.asarray(A))
+    np.testing.assert_allclose(found, L, atol=1e-4)  # float32 and double
+    np.testing.assert_allclose(forward(found, jnp.asarray(b)), np.linalg.solve(L, b), atol=1e-3)
+    for right in (b, B):
+        np.testing.assert_allclose(solve(found, jnp.asarray(right)), np.linalg.solve(A, right), atol=1e-3)
+
+
+def test_steps_of_filters_call_no_lapack() -> None:
+    """Two of jaxlib's batched kernels in one program can wait for each other forever on two cores."""
+    covariance, seen = jnp.eye(3), jnp.ones(3, bool)
+
+    def several(covariance, observation):
+        found = innovation(Forecast(jnp.zeros((1, 3)), covariance[None]), observation)
+        return found.level + observed_factor(covariance, seen)[1].sum()
+
+    text = jax.jit(jax.vmap(several)).lower(covariance[None], jnp.ones((1, 3))).as_text()
+    assert "lapack" not in text and "cholesky" not in text and "triangular_solve" not in text
 
 
 def test_levels_of_gaussian_innovations_are_exponential() -> None:

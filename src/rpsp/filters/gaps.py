@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -20,6 +19,7 @@ from rpsp.data.arrays import Numbers
 from rpsp.errors import UsageError
 from rpsp.filters.base import AbstractFilter, constant
 from rpsp.filters.marked import hiding
+from rpsp.filters.small_solves import solve
 from rpsp.filters.uncertainty import (
     AbstractUncertainty,
     GaussianUncertainty,
@@ -41,6 +41,10 @@ class Parts(NamedTuple):
 
 FARTHEST = 4.0
 """Largest correction of a coordinate, in standard deviations of what is not known of it."""
+
+
+NO_GATE = 1e9
+"""A gate that no reading exceeds. It is finite, as all parameters of an agent are."""
 
 
 class GapFilter(AbstractFilter):
@@ -73,7 +77,7 @@ class GapFilter(AbstractFilter):
     trust: Float[Numbers, ""] = constant(default_factory=lambda: np.ones((), np.float32))
     """Factor of the corrections x̂ − x_t, chosen on held-out episodes. 1 is exact for linear-Gaussian systems; for others,
     whose propagation is an approximation, less can be better."""
-    gate: Float[Numbers, ""] = constant(default_factory=lambda: np.full((), np.inf, np.float32))
+    gate: Float[Numbers, ""] = constant(default_factory=lambda: np.full((), NO_GATE, np.float32))
     """A reading that is further from its expectation, in its standard deviations, counts as missing. Default: no limit."""
 
     def init(self) -> Float[Array, " q"]:
@@ -129,7 +133,7 @@ class GapFilter(AbstractFilter):
         scale, factor = observed_factor(M[len(P) :, len(P) :], seen)
         # Columns of readings that did not come are 0, and so change nothing.
         columns = M[:, len(P) :] * jnp.where(seen, 1 / scale, 0.0)
-        gain = jax.scipy.linalg.cho_solve((factor, True), columns.T).T
+        gain = solve(factor, columns.T).T
         change = gain @ jnp.where(seen, (jnp.nan_to_num(observation) - expected) / scale, 0.0)
         completed = jnp.where(seen, jnp.nan_to_num(observation), expected + change[len(P) :])
         # What was read is certain. Rounding must not leave uncertainty in it.

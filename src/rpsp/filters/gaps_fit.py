@@ -22,6 +22,7 @@ from rpsp.filters.base import AbstractFilter, compiled_unroll, one_step_error, t
 from rpsp.filters.belief import Belief
 from rpsp.filters.gaps import GapFilter
 from rpsp.filters.marked import MarkedFilter, fit_marked
+from rpsp.filters.small_solves import solve
 from rpsp.filters.uncertainty import (
     AbstractUncertainty,
     GaussianUncertainty,
@@ -248,7 +249,7 @@ def _moments(
         S = uncertainty.noise.covariance(state, action)
         scale, factor = observed_factor(uncertainty.propagation.observed(P, S), seen)
         columns = S * jnp.where(seen, 1 / scale, 0.0)
-        gain = jax.scipy.linalg.cho_solve((factor, True), columns.T).T
+        gain = solve(factor, columns.T).T
         error = jnp.nan_to_num(observation) - filter.inner.predict(state, action)
         e = gain @ jnp.where(seen, error / scale, 0.0)
         return jnp.outer(e, e) + S - gain @ columns.T

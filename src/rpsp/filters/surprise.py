@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from rpsp.filters.small_solves import forward
 from rpsp.filters.uncertainty import TAILS, WINDOWS, Forecast, GaussianUncertainty, observed_factor
 
 
@@ -44,7 +45,7 @@ def innovation(forecast: Forecast, observation: Float[Array, " obs"]) -> Innovat
     seen = ~jnp.isnan(observation)
     error = jnp.where(seen, jnp.nan_to_num(observation) - mean, 0.0)
     scale, factor = observed_factor(covariance, seen)
-    white = jax.scipy.linalg.solve_triangular(factor, error / scale, lower=True)
+    white = forward(factor, error / scale)
     half, count = (white @ white) / 2, jnp.maximum(seen.sum(), 1) / 2
     near = -jnp.log(jnp.maximum(jax.scipy.special.gammaincc(count, half), 1e-30))
     far = half - (count - 1) * jnp.log(jnp.maximum(half, 1e-30)) + jax.scipy.special.gammaln(count)

@@ -30,6 +30,7 @@ from scipy.special import gammainccinv, ndtri
 
 from rpsp.data.arrays import Numbers
 from rpsp.filters.base import AbstractFilter, constant
+from rpsp.filters.small_solves import cholesky, forward
 
 
 class Forecast(NamedTuple):
@@ -304,7 +305,7 @@ class GaussianUncertainty(AbstractUncertainty):
         seen = ~jnp.isnan(observation)
         error = jnp.where(seen, jnp.nan_to_num(observation) - forecast.mean[0], 0.0)
         scale, factor = observed_factor(forecast.covariance[0], seen)
-        white = jax.scipy.linalg.solve_triangular(factor, error / scale, lower=True)
+        white = forward(factor, error / scale)
         logs = jnp.log(scale) + jnp.log(jnp.diagonal(factor)) + 0.5 * jnp.log(2 * jnp.pi)
         return -0.5 * white @ white - jnp.where(seen, logs, 0.0).sum()
 
@@ -337,7 +338,7 @@ def observed_factor(
     scale = jnp.where(seen, jnp.sqrt(jnp.maximum(jnp.diagonal(covariance), 1e-12)), 1.0)
     both = jnp.outer(seen, seen)
     correlation = jnp.where(both, covariance / jnp.outer(scale, scale), 0.0) / (1 + RIDGE)
-    return scale, jnp.linalg.cholesky(correlation * (1 - jnp.eye(len(scale))) + jnp.eye(len(scale)))
+    return scale, cholesky(correlation * (1 - jnp.eye(len(scale))) + jnp.eye(len(scale)))
 
 
 RIDGE = 1e-5
