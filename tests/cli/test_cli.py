@@ -54,7 +54,7 @@ def test_fit_environment_then_inspect(tmp_path, capsys):
     assert json.loads((out / "config.json").read_text(encoding="utf-8"))["source"] == "InvertedPendulum-v5"
     assert run("inspect", str(out), "--json", "--quiet") == 0
     figures = json.loads(capsys.readouterr().out)["figures"]
-    assert len(figures) == 3 and all(
+    assert len(figures) == 5 and all(  # also calibration, and surprise over time
         (out / "figures").joinpath(f.split("/")[-1]).stat().st_size > 5000 for f in figures
     )
 
