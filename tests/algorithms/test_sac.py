@@ -364,7 +364,12 @@ def test_a_gradient_that_is_not_finite_is_not_followed(reward: float) -> None:
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(memory.adam))
 
 
-@pytest.mark.parametrize("critics", ["plain", "normed", "residual", "atoms"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "critics", ["plain", "normed", pytest.param("residual", marks=SLOW), pytest.param("atoms", marks=SLOW)]
+)
 def test_it_finds_the_best_action_of_a_bandit(critics: str) -> None:
     """Episodes of one step; the reward is −(a − 0.5)², so that the policy must come to 0.5, and its value near 0."""
     rng = np.random.default_rng(0)

@@ -25,7 +25,7 @@ from rpsp.experiments.video.playing import play
 IDS = dict(zip(STRUCTURES, register(), strict=True))
 
 
-QUICK = "nested dict", "masked symbols", "dict actions", "images"
+QUICK = "nested dict", "masked symbols", "images"
 KINDS = [pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.slow) for kind in STRUCTURES]
 
 
@@ -58,6 +58,7 @@ def test_train_resume_evaluate_and_export(kind: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(policy.step(row)[0], done, atol=1e-4)  # numpy in float64, the agent in float32
 
 
+@pytest.mark.slow
 def test_a_video_and_a_report_show_the_names(tmp_path: Path) -> None:
     given: dict[str, Any] = {"method": "fm1", "samples": 20, "exploration_samples": 40, "num_envs": 2, "hidden": (4,)}
     id = IDS["nested dict"]

@@ -102,7 +102,7 @@ def test_an_own_belief_is_fitted_and_inspected(capsys: pytest.CaptureFixture[str
     rate: Any = one.fitted
     assert rate.rate == np.float32(0.25) and one.errors == other.errors and vars(one.belief) == {"rate": 0.25}
     rpsp_command("inspect", "one", "--plugin", "averages", "--horizon", "3", "--quiet")
-    assert len(list(Path("one/figures").glob("*.png"))) == 3
+    assert len(list(Path("one/figures").glob("*.png"))) == 5
     capsys.readouterr()
     assert cli("fit", ENV, "--kind", "averages:Averaging", "--past", "3") == 2
     assert "--past" in capsys.readouterr().err

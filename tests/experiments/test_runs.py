@@ -394,7 +394,7 @@ def test_the_form_that_the_guide_shows_trains(tmp_path: Path) -> None:
     assert run.agent.scaling.mean.shape == (2,) and read_config(run.directory).sensors.observe == "0,2"
 
 
-@pytest.mark.parametrize("observe", [[0.5], 3, [True], ["a"], [None]])
+@pytest.mark.parametrize("observe", [[0.5], 3, [True], [None]])
 def test_observe_of_anything_else_is_one_sentence(observe: Any) -> None:
     with pytest.raises(UsageError, match=r"observe=.* is not understood; give all, positions, or indices, as in"):
         configured({"env": "CartPole-v1", "observe": observe})
@@ -444,7 +444,7 @@ def test_a_factory_trains_and_loads_but_cannot_be_kept_in_a_file(tmp_path: Path,
 
 
 @pytest.mark.parametrize("before", ["missing", "empty"])
-@pytest.mark.parametrize("seeds", [1, 2])
+@pytest.mark.parametrize("seeds", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_run_that_fails_at_once_leaves_an_empty_directory_as_it_was(
     before: str, seeds: int, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:

@@ -296,7 +296,9 @@ def test_a_directory_of_another_configuration_is_refused(tmp_path: Path, capsys:
     assert contents(tmp_path / "out") == before
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_a_signal_stops_the_workers_and_says_how_to_go_on(number: int, code: int, cache: Path) -> None:
     content = SMALL | {"iterations": 100_000}
     process = swept(cache, content)

@@ -67,7 +67,10 @@ RECIPES = {
 }
 
 
-@pytest.mark.parametrize("name", RECIPES)
+LONG = "sac, interleaved", "alternating"
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LONG)) for n in RECIPES])
 def test_each_run_has_the_numbers_it_has_alone(name: str) -> None:
     recipe = RECIPES[name]
     steps = together(recipe, [None] * 3)
@@ -167,7 +170,7 @@ class Wandering(AbstractAlgorithm):
         return policy_only(agent)
 
 
-@pytest.mark.parametrize("name", ["ppo", "vrpg", "wandering"])
+@pytest.mark.parametrize("name", ["ppo", pytest.param("vrpg", marks=pytest.mark.slow), "wandering"])
 def test_agents_may_differ_in_the_sizes_of_their_steps(name: str) -> None:
     """As a sweep over learning rates does; what changes the program, such as a loss that is dropped, sets one apart."""
     recipes = {
