@@ -90,7 +90,7 @@ class RunWriter:
             self._check_done()
             self.known = read_json(self.results_file) if self.results_file.exists() else {}
             self.started = time.monotonic()
-            self.earlier_seconds = sum(map(seconds_of, self.files.metrics()))
+            self.earlier_seconds = sum(map(seconds_of, self.files.metrics()), 0.0)
             self.finished = (
                 self.training is not None and self.known.get("iterations") == self.done and self.spent(self.training)
             )
