@@ -105,8 +105,37 @@ def test_images_beside_numbers() -> None:
     assert isinstance(units, Scaling) and len(units.scale) == 5
 
 
+class Square(gymnasium.Env):
+    """A bright square that every action moves by one of its widths."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012 - Gymnasium's habit
+    observation_space = Box(0, 9, (1,), np.float32)
+    action_space = Discrete(2)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode, self.place = render_mode, 4
+
+    def _seen(self) -> np.ndarray:
+        return np.array([self.place], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.place = 4
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self.place = min(9, max(0, self.place + 2 * int(action) - 1))
+        return self._seen(), 1.0, False, False, {}
+
+    def render(self) -> Any:
+        frame = np.zeros((80, 200, 3), np.uint8)
+        frame[30:50, 20 * self.place : 20 * self.place + 20] = 255
+        return frame
+
+
 def test_rendered_frames() -> None:
-    envs = make("CartPole-v1", 2, observe="pixels", image_size=16)
+    gymnasium.register("test_images/Square-v0", Square, max_episode_steps=20)
+    envs = make("test_images/Square-v0", 2, observe="pixels", image_size=16)
     assert envs.single_observation_space == Box(0, 1, (256,), np.float16)
     first = envs.reset(seed=0)[0]
     later = envs.step(np.array([0, 1]))[0]
