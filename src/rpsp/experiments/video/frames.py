@@ -86,9 +86,9 @@ class Plots:
             self.lines.append(self._axes(axes, dim))
             lowest = row == rows - 1 or dim == self.dims[-1]
             axes.tick_params(labelbottom=lowest)
-            axes.set_xlabel("steps from now" if lowest else "", fontsize=9, color="0.3")
+            axes.set_xlabel("steps from now" if lowest else "", fontsize=9, color="0.3", loc="right")
         self.figure.text(0.02, 0.965, title, fontsize=12, fontweight="bold", va="center")
-        self.clock = self.figure.text(0.97, 0.91, "", fontsize=11, ha="right", va="center", animated=True)
+        self.clock = self.figure.text(0.02, 0.03, "", fontsize=10, ha="left", va="center", animated=True)
         seen, band, ghost, after = self.lines[0][:4]
         shown = {"observed": seen, "forecast": ghost, "observed later": after}
         if episode.half_widths is not None:
