@@ -21,7 +21,7 @@ class StopAtReturn(Callback):
             "mean_return".
     """
 
-    def __init__(self, value: float, *, metric: str = "mean_return", average: int | None = None):
+    def __init__(self, value: float | int, *, metric: str = "mean_return", average: int | None = None):
         self.value, self.metric = value, metric
         self.average = (AVERAGED if metric == "mean_return" else 1) if average is None else average
         if self.average < 1:
@@ -49,7 +49,7 @@ class EarlyStopping(Callback):
         least: the smallest improvement that counts.
     """
 
-    def __init__(self, patience: int, *, metric: str = "mean_return", least: float = 0.0):
+    def __init__(self, patience: int, *, metric: str = "mean_return", least: float | int = 0.0):
         if patience < 1:
             raise UsageError(f"patience: {patience} is not a whole number ≥ 1.")
         self.patience, self.metric, self.least = patience, metric, least
@@ -78,7 +78,7 @@ class TimeLimit(Callback):
         hours: the time limit in hours instead.
     """
 
-    def __init__(self, minutes: float | None = None, *, hours: float | None = None):
+    def __init__(self, minutes: float | int | None = None, *, hours: float | int | None = None):
         if (minutes is None) == (hours is None):
             raise UsageError(f"minutes: {minutes} minutes and {hours} hours are given; give one of them, and only one.")
         self.budget = Budget(UNLIMITED, minutes=minutes if hours is None else 60 * hours)

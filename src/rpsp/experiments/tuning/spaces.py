@@ -18,8 +18,8 @@ from rpsp.experiments.settings import checked
 class Range:
     """All numbers between two bounds."""
 
-    low: float
-    high: float
+    low: float | int
+    high: float | int
     log: bool = False
     """Whether ratios count, not differences."""
     whole: bool = False
